@@ -5,8 +5,8 @@ use maud::{html, Markup, PreEscaped, DOCTYPE};
 
 /// The style sheet of reports, comparisons and audits.
 const STYLE: &str = "
-:root { color-scheme: light dark; --line: #8884; --soft: #666; --cost: #c60; --bar: #36c }
-@media (prefers-color-scheme: dark) { :root { --soft: #aaa; --cost: #f93; --bar: #7af } }
+:root { color-scheme: light dark; --line: #8884; --soft: #666; --cost: #c60; --bar: #36c; --ink: #222; --flame: #f6d5a8; --root: #cfdcf5 }
+@media (prefers-color-scheme: dark) { :root { --soft: #aaa; --cost: #f93; --bar: #7af; --ink: #eee; --flame: #6b4a1e; --root: #2c4674 } }
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 80rem; margin: 2rem auto; padding: 0 1rem }
 h1 { font-size: 1.4rem; margin: 0 } h1, p, li, summary { overflow-wrap: anywhere } h2 { font-size: 1.1rem; margin: 2rem 0 .5rem }
 h3 { font-size: 1rem; margin: 1rem 0 .3rem }
@@ -25,6 +25,7 @@ svg { display: block } svg text { font: 11px system-ui, sans-serif; fill: var(--
 svg .more { stroke: var(--cost); fill: var(--cost); stroke-width: 2 }
 svg .less { stroke: var(--bar); fill: var(--bar); stroke-width: 2 }
 svg .axis { stroke: var(--line) } svg .law { fill: none; stroke: var(--soft) }
+.flame rect { fill: var(--flame); stroke: Canvas } .flame .root rect { fill: var(--root) } .flame text { fill: var(--ink) }
 svg .cells { stroke: var(--bar); stroke-width: 16 }
 svg .a { stroke: var(--bar); stroke-width: 2; fill: var(--bar); fill-opacity: .15 }
 svg .b { stroke: var(--cost); stroke-width: 2; fill: none; stroke-dasharray: 5 3 }

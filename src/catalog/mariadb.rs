@@ -233,11 +233,7 @@ static PAGES: Pages = Pages {
     },
     dictionary: Dictionary {
         at: DictionaryAt::Object(Object::Around { instrumented: "dict_operation_lock", at: 0 }),
-        lists: &[112, 144],
-        table_next: 280,
-        table_indexes: TABLE_INDEXES,
         index_table: INDEX_TABLE,
-        index_next: 96,
         index_id: 0,
         index_name: &[INDEX_NAME],
         table_name: &[INDEX_TABLE, TABLE_NAME],

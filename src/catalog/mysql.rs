@@ -187,11 +187,7 @@ static PAGES: Pages = Pages {
     latch: PageLatch { space: -0x88, page_no: -0x84, frame: 0x78, flag: Some(0x50), index_type: None },
     dictionary: Dictionary {
         at: DictionaryAt::Pointer("dict_sys"),
-        lists: &[0x78, 0x90],
-        table_next: 0xc8,
-        table_indexes: 0xa8,
         index_table: 0x20,
-        index_next: 0x488,
         index_id: 0,
         index_name: &[0x10],
         table_name: &[0x18],

@@ -51,22 +51,14 @@ pub(super) const COMMON_PAGES: PageTypes = &[
     (12, "blob"),
 ];
 
-/// The server's cache of table definitions; all offsets are in bytes. Its lists are doubly linked, and every index
-/// points to its table: where that does not hold, nothing is taken from it.
+/// The server's cache of table definitions; all offsets are in bytes. Where its lists are is found in the running
+/// server.
 #[derive(Debug)]
 pub struct Dictionary {
     /// Where the cache is.
     pub at: DictionaryAt,
-    /// The offsets of its two lists of tables: those that may be evicted, and the others.
-    pub lists: &'static [u64],
-    /// The offset in a table of the pointer to the next table of its list.
-    pub table_next: u64,
-    /// The offset in a table of the pointer to its first index.
-    pub table_indexes: u64,
     /// The offset in an index of the pointer to its table.
     pub index_table: u64,
-    /// The offset in an index of the pointer to the table's next index.
-    pub index_next: u64,
     /// The offset in an index of its number, a u64.
     pub index_id: u64,
     /// The way from an index to its name.

@@ -49,7 +49,7 @@ macro_rules! measurements {
             locks: Locks [lock_waits: LockWaits, lock_rests: Rested],
             latch: Latches [
                 latches: LatchWaits, reacquires: Reacquires, callsites: CallsiteWaits, pages: PageWaits, handoffs: Handoffs,
-                statements: StatementWaits
+                statements: StatementWaits, call_stacks: StackWaits
             ],
             holder: Holders [holders: BlockedBy],
         }

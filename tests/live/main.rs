@@ -4,6 +4,7 @@
 mod advice;
 mod bad_input;
 mod budget;
+mod call_stacks;
 mod chaos;
 mod charts;
 mod churn;

@@ -89,8 +89,13 @@ fn pages_belong_to_existing_indexes(release: Release, test: &str, views: &str) -
 }
 
 #[test]
-fn mysql_pages_belong_to_existing_indexes() -> Result<()> {
+fn mysql_9_7_pages_belong_to_existing_indexes() -> Result<()> {
     pages_belong_to_existing_indexes(Release::MYSQL_9_7, "oltp_update_index", "")
+}
+
+#[test]
+fn mysql_8_0_31_pages_belong_to_existing_indexes() -> Result<()> {
+    pages_belong_to_existing_indexes(Release::MYSQL_8_0_31, "oltp_update_index", "")
 }
 
 #[test]

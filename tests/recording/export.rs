@@ -84,7 +84,7 @@ fn sums_of<T: Copy + std::ops::AddAssign + Default>(
 }
 
 #[test]
-fn parquet_files_have_statements_and_holders() {
+fn parquet_files_have_all_that_was_sampled() {
     let folder = tempfile::tempdir().unwrap();
     let recording = crate::read(&crate::busy_file(5));
     let tables = Tables::write(&recording, "busy", folder.path(), false).unwrap();
@@ -92,6 +92,12 @@ fn parquet_files_have_statements_and_holders() {
     let mut expected = BTreeMap::new();
     for row in recording.statements() {
         *expected.entry(row.statement).or_default() += row.samples as i64;
+    }
+    assert!(expected.len() == 4 && samples == expected, "{samples:?}, not {expected:?}");
+    let samples = sums_of(&tables.call_stacks, "calls", "samples", |row, at| row.get_long(at).unwrap());
+    let mut expected = BTreeMap::new();
+    for row in recording.call_stacks() {
+        *expected.entry(row.calls).or_default() += row.samples as i64;
     }
     assert!(expected.len() == 4 && samples == expected, "{samples:?}, not {expected:?}");
     let ms =

@@ -233,7 +233,7 @@ fn the_locality_of_handoffs_between_many_domains_is_kept() {
 /// What a server counted up to some second: each number belongs to one figure.
 type Counters = Vec<u64>;
 
-const COUNTERS: usize = 42;
+const COUNTERS: usize = 44;
 
 /// Returns a snapshot with these counters. Rows that counted nothing do not exist, as in real ones.
 fn snapshot_of(second: u64, counters: &Counters) -> Snapshot {
@@ -295,6 +295,10 @@ fn snapshot_of(second: u64, counters: &Counters) -> Snapshot {
             statements: vec![
                 snapshots::statement(TRX, Mode::None, "COMMIT", 1 + count()),
                 snapshots::statement(INDEX, Mode::X, StatementWaits::NOTHING, 1 + count()),
+            ],
+            call_stacks: vec![
+                snapshots::call_stack(TRX, Mode::None, "do_command;f", 1 + count()),
+                snapshots::call_stack(INDEX, Mode::X, "do_command;g", 1 + count()),
             ],
             sleeps_seen: true,
             sampled: false,

@@ -83,7 +83,11 @@ fn call_sites_are_reported_by_mode() {
         let busy = busy(n);
         (
             Snapshot {
-                latch: latch::Figures { callsites: [busy.latch.callsites, more.to_vec()].concat(), ..busy.latch },
+                latch: latch::Figures {
+                    callsites: [busy.latch.callsites, more.to_vec()].concat(),
+                    call_stacks: Vec::new(),
+                    ..busy.latch
+                },
                 ..busy
             },
             None,
@@ -459,13 +463,22 @@ fn the_page_of_an_hour_is_small_and_has_every_second() {
 
 #[test]
 fn folded_stacks_add_up_to_all_wait_time() {
-    let recording = read(&busy_file(30));
-    let folded = Folded(&recording).to_string();
-    assert!(folded.contains("mysql 9.7.4;wait/synch/mutex/innodb/trx_mutex;lock0lock.cc:5872 3100000\n"), "{folded}");
-    let sum: u64 = folded.lines().map(|line| line.rsplit_once(' ').unwrap().1.parse::<u64>().unwrap()).sum();
-    let wait = Report::new(&recording).totals.wait;
-    assert!((sum as f64 / 1e6 - wait).abs() < 1e-3, "{sum} µs of {wait} s");
-    assert!(folded.lines().all(|line| line.split(';').count() <= 3), "{folded}");
+    let mut without = busy_seconds(30);
+    without.iter_mut().for_each(|(second, _)| second.latch.call_stacks.clear());
+    let without = file(&start(64), &without, Some(Ending::Complete));
+    let trx = "mysql 9.7.4;wait/synch/mutex/innodb/trx_mutex";
+    let of_callsites = format!("{trx};lock0lock.cc:5872 3100000\n");
+    // Of 75 samples, 50 and 20.
+    let of_stacks =
+        format!("{trx};do_command;row_upd;lock_rec_lock 3100000\n{trx};do_command;row_ins;lock_rec_lock 12");
+    for (bytes, expected) in [(without, of_callsites), (busy_file(30), of_stacks)] {
+        let recording = read(&bytes);
+        let folded = Folded(&recording).to_string();
+        assert!(folded.contains(&expected), "{folded}");
+        let sum: u64 = folded.lines().map(|line| line.rsplit_once(' ').unwrap().1.parse::<u64>().unwrap()).sum();
+        let wait = Report::new(&recording).totals.wait;
+        assert!((sum as f64 / 1e6 - wait).abs() < 1e-3, "{sum} µs of {wait} s");
+    }
 }
 
 /// Without probes, the times of waits are known, but not how many there were or how long each was.

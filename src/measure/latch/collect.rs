@@ -85,6 +85,7 @@ impl LatchCollector {
         };
         let spin_times = self.spin_times.lock().clone();
         let statements = self.statements.as_ref().map(|seen| seen.samples()).unwrap_or_default();
+        let call_stacks = self.status.call_stacks.samples();
         let tally = |counts, missed| Tally {
             counts,
             missed,
@@ -94,6 +95,7 @@ impl LatchCollector {
             sampled: self.without_probes,
             topology: self.topology.as_ref(),
             statements: &statements,
+            call_stacks: &call_stacks,
         };
         let mut names = ServerNames { caches: &mut self.caches.lock(), target: &self.target };
         figures(&self.status, read, tally, &mut names, &mut self.ledgers.lock())
@@ -265,6 +267,7 @@ mod tests {
             sampled: false,
             topology: None,
             statements: &[],
+            call_stacks: &[],
         };
         let read = |_: &Missed| Ok(counts);
         let all = figures(&status, read, tally, &mut Slow(&status), &mut Ledgers::default()).unwrap();

@@ -27,6 +27,8 @@ pub struct Figures {
     pub handoffs: Vec<Handoffs>,
     /// What waiting threads executed, one entry per (latch, mode, statement). Empty if statements are not read.
     pub statements: Vec<StatementWaits>,
+    /// How often threads were seen that waited, by latch, mode and call stack. Empty if call stacks were not read.
+    pub call_stacks: Vec<StackWaits>,
 }
 
 impl Figures {
@@ -221,6 +223,38 @@ impl StatementWaits {
     }
 }
 
+/// How often threads were seen that came to wait for a latch in one mode through these calls. Their share of the
+/// latch's samples is their share of the wait time.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StackWaits {
+    /// The event name.
+    pub latch: String,
+    /// The mode; `None` if this stands for several.
+    pub mode: Option<Mode>,
+    /// The names of functions, the outermost first, separated by `;`; or [`StackWaits::OTHER`] or
+    /// [`StackWaits::UNREAD`].
+    pub calls: String,
+    /// The number of times that a thread was seen.
+    pub samples: u64,
+}
+
+impl StackWaits {
+    /// Stands in place of call stacks that could not be read.
+    pub const UNREAD: &str = StatementWaits::UNREAD;
+    /// Stands in place of a call stack for all that have no row of their own.
+    pub const OTHER: &str = model::OTHER;
+
+    /// Returns what distinguishes the row from others: latch, mode and calls.
+    pub fn place(&self) -> (&str, Option<Mode>, &str) {
+        (&self.latch, self.mode, &self.calls)
+    }
+
+    /// Returns whether threads that waited for this latch in this mode may be counted here.
+    pub fn is_of(&self, latch: &str, mode: Mode) -> bool {
+        self.latch == latch && self.mode.is_none_or(|own| own == mode)
+    }
+}
+
 /// Whether a latch came from another part of the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, IntoStaticStr, EnumString)]
 #[strum(serialize_all = "lowercase")]
@@ -254,6 +288,7 @@ cumulative!(Reacquires { waits, wait_ns });
 cumulative!(PageWaits { waits, wait_ns });
 cumulative!(Handoffs { count, wait_ns, migrations });
 cumulative!(StatementWaits { samples });
+cumulative!(StackWaits { samples });
 
 #[cfg(test)]
 mod tests {

@@ -12,6 +12,7 @@ use std::time::Duration;
 use libbpf_rs::{libbpf_sys, AsRawLibbpf, Iter, IterOpts, Link, ProgramMut};
 use parking_lot::Mutex;
 
+use super::call_stacks::{CallStackSampler, SeenCallStacks};
 use super::holders::{Holders, Times};
 use super::keys::{key_of, MapKey};
 use super::plan::{registers_bytes, Plan};
@@ -41,6 +42,51 @@ pub(super) struct Look {
     pub threads: Vec<SeenThread>,
     /// What threads wait for as their stacks say.
     pub waiters: Vec<Waiter>,
+}
+
+/// A thread of a look that waits for a latch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Waiting {
+    /// The thread, by index among those of the look.
+    pub thread: usize,
+    pub latch: MapKey,
+    /// For how many threads it stands.
+    pub weight: u64,
+}
+
+impl Look {
+    /// Returns the threads that wait, once for each latch that they wait for. A thread that ran until the look stands
+    /// for as many as `cpus`.
+    pub fn waiting(&self, cpus: u64) -> impl Iterator<Item = Waiting> + '_ {
+        let seen = self.threads.iter().enumerate().filter_map(|(index, thread)| {
+            let (latch, _) = thread.seen?;
+            Some(Waiting { thread: index, latch, weight: 1 })
+        });
+        let read = self.waiters.iter().filter_map(move |waiter| {
+            let thread = self.threads.get(waiter.thread)?;
+            let is_new = thread.seen.is_none_or(|(latch, _)| latch != waiter.latch);
+            let weight = if waiter.ran_here { cpus } else { 1 };
+            is_new.then_some(Waiting { thread: waiter.thread, latch: waiter.latch, weight })
+        });
+        seen.chain(read)
+    }
+}
+
+/// Chooses which of too many threads are read: others in each look.
+#[derive(Default)]
+pub(super) struct InTurn {
+    first: usize,
+}
+
+impl InTurn {
+    /// Keeps at most so many of what a look has shown.
+    pub fn keep<T>(&mut self, all: &mut Vec<T>, most: usize) {
+        if all.len() > most {
+            self.first = (self.first + most) % all.len();
+            all.rotate_left(self.first);
+            all.truncate(most);
+        }
+    }
 }
 
 /// What a look has shown of a thread.
@@ -74,6 +120,7 @@ pub(super) struct Looker {
     link: Link,
     reader: Reader,
     holders: Holders,
+    call_stacks: CallStackSampler,
     /// Notes what waiting threads execute, if that is wanted.
     statements: Option<StatementSampler>,
     /// How many bytes of its registers the record of a thread ends with.
@@ -88,22 +135,24 @@ pub(super) struct Looker {
 
 impl Looker {
     /// Makes looks with an attached program. Reads the code of the wait functions of `plan`. Adds to `times` who holds
-    /// the latches that threads wait for, and notes by `statements` what these execute. `is_checked` says whether
-    /// probes check what is assumed of threads.
+    /// the latches that threads wait for and to `call_stacks` how they came to wait, and notes by `statements` what
+    /// they execute. `is_checked` says whether probes check what is assumed of threads.
     pub fn new(
         link: Link,
         target: &Arc<Target>,
         plan: &Arc<Plan>,
         times: Arc<Mutex<Times>>,
+        call_stacks: &Arc<SeenCallStacks>,
         statements: Option<StatementSampler>,
         is_checked: bool,
     ) -> Looker {
         let (reader, holders) = (Reader::new(target, plan, is_checked), Holders::new(target, times));
+        let call_stacks = CallStackSampler::new(target, call_stacks);
         target.image.release_memory();
         let registers = registers_bytes(target.image.arch()) as usize;
         let (records, may_wait) = (Vec::new(), Vec::new());
         let (more, look) = (MoreTime::default(), Look::default());
-        Looker { link, reader, holders, statements, registers, age: 0, more, records, may_wait, look }
+        Looker { link, reader, holders, call_stacks, statements, registers, age: 0, more, records, may_wait, look }
     }
 
     /// Looks at all threads. A thread that runs is seen only if it ran on this CPU, so it stands for as many as `cpus`.
@@ -142,6 +191,7 @@ impl Looker {
     fn read_more(&mut self, more: More, cpus: u64) {
         match &mut self.statements {
             Some(statements) if more == More::Statements => statements.add(&self.look, cpus),
+            _ if more == More::CallStacks => self.call_stacks.add(&self.look, &self.may_wait, &mut self.reader),
             _ => self.holders.add(&self.look, &self.may_wait, &mut self.reader),
         }
     }
@@ -152,12 +202,14 @@ impl Looker {
 enum More {
     /// The owners of latches.
     Holders,
+    /// The call stacks of waiting threads.
+    CallStacks,
     /// The statements of waiting threads.
     Statements,
 }
 
-/// The time that is left for reading more than what looks are made for: a part of what these take. Each costs about as
-/// much as half a look, and for the wait times another look is worth more.
+/// The time that is left for reading more than what looks are made for: a part of what these take. Each costs up to
+/// half a look, and for the wait times another look is worth more.
 #[derive(Debug, Default)]
 struct MoreTime {
     left_ns: f64,
@@ -165,12 +217,13 @@ struct MoreTime {
 }
 
 impl MoreTime {
-    const PART: f64 = 0.15;
+    const PART: f64 = 0.25;
 
-    /// Returns what the next look shows in addition, if there is time: one and the other in turns.
+    /// Returns what the next look shows in addition, if there is time: each in turn.
     fn next(&self, with_statements: bool) -> Option<More> {
-        let next = if with_statements && self.times % 2 == 1 { More::Statements } else { More::Holders };
-        (self.left_ns > 0.0).then_some(next)
+        let all = [More::Holders, More::CallStacks, More::Statements];
+        let of = if with_statements { &all[..] } else { &all[..2] };
+        (self.left_ns > 0.0).then(|| of[self.times as usize % of.len()])
     }
 
     /// Adds the part of a look that has taken this long, in nanoseconds.
@@ -293,20 +346,22 @@ mod tests {
     #[test]
     fn reading_more_takes_its_part_of_the_time() {
         let mut more = MoreTime::default();
-        let mut spent = [0; 2];
+        let (mut spent, mut times) = (0, [0_i32; 3]);
         for _ in 0..1000 {
             if let Some(next) = more.next(true) {
-                let second = usize::from(next == More::Statements);
-                let ns = [200_000, 100_000][second];
+                let ns = [200_000, 50_000, 100_000][next as usize];
                 more.spend(ns);
-                spent[second] += ns;
+                spent += ns;
+                times[next as usize] += 1;
             }
             more.earn(400_000);
         }
-        let part = (spent[0] + spent[1]) as f64 / 4e8;
-        assert!((part / MoreTime::PART - 1.0).abs() < 0.01, "{part}");
-        assert_eq!(spent[0], 2 * spent[1], "they take turns");
-        assert_eq!(MoreTime { left_ns: 1.0, times: 1 }.next(false), Some(More::Holders));
+        let part = spent as f64 / 4e8;
+        // Of what is earned before something cheap, a part is not needed.
+        assert!((0.85..1.01).contains(&(part / MoreTime::PART)), "{part}");
+        assert!(times[0] > 100 && times.iter().all(|n| (n - times[0]).abs() <= 1), "they take turns: {times:?}");
+        let without = |times| MoreTime { left_ns: 1.0, times }.next(false);
+        assert_eq!([0, 1, 2].map(without), [More::Holders, More::CallStacks, More::Holders].map(Some));
     }
 
     #[test]
@@ -316,6 +371,42 @@ mod tests {
         assert!(more.next(true).is_some());
         more.spend(200_000);
         assert_eq!(more.next(true), None, "a part of one look is left at most");
+    }
+
+    #[test]
+    fn a_thread_waits_once_for_each_latch() {
+        let [latch, other] = [1, 2].map(|byte| [byte; size_of::<MapKey>()]);
+        let thread = |seen: Option<MapKey>| SeenThread {
+            tid: 0,
+            state: types::thread_state::THREAD_ASLEEP,
+            pointer: 0,
+            doing: 0,
+            seen: seen.map(|latch| (latch, 0)),
+            scheduled: Scheduled::default(),
+        };
+        let waiter =
+            |thread, latch, ran_here| Waiter { thread, latch, example: 0, callsite: (0, 0), is_asleep: true, ran_here };
+        let threads = vec![thread(Some(latch)), thread(None), thread(None)];
+        let waiters =
+            vec![waiter(0, latch, false), waiter(0, other, false), waiter(1, other, true), waiter(9, latch, false)];
+        let look = Look { threads, waiters };
+        let found: Vec<_> = look.waiting(4).map(|w| (w.thread, w.latch, w.weight)).collect();
+        assert_eq!(found, [(0, latch, 1), (0, other, 1), (1, other, 4)]);
+    }
+
+    #[test]
+    fn of_too_many_threads_others_are_read_in_each_look() {
+        let mut in_turn = InTurn::default();
+        let mut read: Vec<u32> = (0..3)
+            .flat_map(|_| {
+                let mut all: Vec<u32> = (0..10).collect();
+                in_turn.keep(&mut all, 4);
+                all
+            })
+            .collect();
+        read.sort_unstable();
+        read.dedup();
+        assert_eq!(read.len(), 10);
     }
 
     const LATCH: types::latch_key =

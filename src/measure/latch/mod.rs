@@ -1,6 +1,7 @@
 //! Latch waits: which sites to probe in this server's code, and what they counted.
 
 mod attacher;
+mod call_stacks;
 mod collect;
 mod command;
 pub mod compare;
@@ -30,12 +31,13 @@ mod statements;
 mod status;
 mod taken_out;
 mod tally;
+mod texts;
 mod waiting;
 
 pub use attacher::NoProbe;
 pub use collect::LatchCollector;
 pub use figures::{
-    error_ns, CallsiteWaits, Figures, Handoffs, LatchWaits, Locality, PageWaits, Reacquires, StatementWaits,
+    error_ns, CallsiteWaits, Figures, Handoffs, LatchWaits, Locality, PageWaits, Reacquires, StackWaits, StatementWaits,
 };
 pub use holders::HolderState;
 pub use keys::MapKey;

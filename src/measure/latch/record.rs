@@ -1,8 +1,12 @@
 //! Records waits for latches.
 
+use std::collections::HashMap;
+
 use serde::{Deserialize, Serialize};
 
-use super::figures::{CallsiteWaits, Handoffs, LatchWaits, Locality, PageWaits, Reacquires, StatementWaits};
+use super::figures::{
+    CallsiteWaits, Handoffs, LatchWaits, Locality, PageWaits, Reacquires, StackWaits, StatementWaits,
+};
 use crate::measure::Snapshot;
 use crate::model::{cumulative, Histogram, Kind, Mode, OTHER};
 use crate::recording::{difference, Bound, Counts, Delta, Recording, Row, Total};
@@ -73,6 +77,18 @@ pub struct StatementKey {
     pub digest: String,
     /// The statement; see [`StatementWaits::statement`].
     pub statement: String,
+}
+
+/// Through which calls a thread came to wait for a latch.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct StackKey {
+    /// The event name.
+    pub latch: String,
+    /// The mode; absent in the row for all others.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mode: Option<String>,
+    /// The calls; see [`StackWaits::calls`].
+    pub calls: String,
 }
 
 /// What was counted for a latch in one mode.
@@ -401,6 +417,57 @@ impl Row for StatementWaits {
     }
 }
 
+/// Samples by latch, mode and call stack.
+impl Row for StackWaits {
+    type Key = StackKey;
+    type Total = Counts<1>;
+
+    /// Beyond the first bound, one row counts all call stacks of a latch without a row of their own.
+    const BOUNDS: &'static [Bound<StackKey>] = &[
+        Bound { rows: 400, other: StackKey::of_latch },
+        Bound { rows: 200, other: |key| if *key == key.of_latch() { StackKey::of_others() } else { key.clone() } },
+    ];
+
+    fn entries(now: &Snapshot) -> Vec<&StackWaits> {
+        now.latch.call_stacks.iter().collect()
+    }
+
+    fn key(&self) -> StackKey {
+        let mode = self.mode.map(|mode| mode.as_str().to_owned());
+        StackKey { latch: self.latch.clone(), mode, calls: self.calls.clone() }
+    }
+
+    fn total(&self) -> Counts<1> {
+        Counts([self.samples])
+    }
+
+    /// A mode that only a later armtrace knows is unknown.
+    fn restore(key: &StackKey, Counts([samples]): Counts<1>) -> StackWaits {
+        let mode = key.mode.as_deref().and_then(Mode::from_name);
+        StackWaits { latch: key.latch.clone(), mode, calls: key.calls.clone(), samples }
+    }
+
+    fn list(snapshot: &mut Snapshot) -> &mut Vec<StackWaits> {
+        &mut snapshot.latch.call_stacks
+    }
+
+    fn weight(Counts([samples]): &Counts<1>) -> u64 {
+        *samples
+    }
+}
+
+impl StackKey {
+    /// Returns the key of all call stacks of the same latch and mode that have no row of their own.
+    fn of_latch(&self) -> StackKey {
+        StackKey { calls: StackWaits::OTHER.to_owned(), ..self.clone() }
+    }
+
+    /// Returns the key of all call stacks of latches without a row of their own.
+    fn of_others() -> StackKey {
+        StackKey { latch: OTHER.to_owned(), mode: None, calls: StackWaits::OTHER.to_owned() }
+    }
+}
+
 impl StatementKey {
     /// Returns the key of all statements of the same latch and mode that have no row of their own.
     fn of_latch(&self) -> StatementKey {
@@ -549,6 +616,20 @@ impl Recording {
         latches
     }
 
+    /// Returns all waits for each latch for which threads contend, in each of its modes, longest first.
+    pub fn contended(&self) -> Vec<Vec<LatchWaits>> {
+        let mut latches: Vec<Vec<LatchWaits>> = Vec::new();
+        let mut numbers: HashMap<String, usize> = HashMap::new();
+        for row in self.latches().into_iter().filter(|row| row.kind != Kind::Cond) {
+            let number = *numbers.entry(row.latch.clone()).or_insert(latches.len());
+            match latches.get_mut(number) {
+                Some(modes) => modes.push(row),
+                None => latches.push(vec![row]),
+            }
+        }
+        latches
+    }
+
     /// Returns all waits to reacquire a mutex after a wake-up by a condition variable, longest first.
     pub fn reacquires(&self) -> Vec<Reacquires> {
         let mut rows = self.entries::<Reacquires>();
@@ -574,6 +655,13 @@ impl Recording {
     /// Returns what waiting threads were seen to execute, most often seen first.
     pub fn statements(&self) -> Vec<StatementWaits> {
         let mut rows = self.entries::<StatementWaits>();
+        rows.sort_by(|a, b| b.samples.cmp(&a.samples).then_with(|| a.place().cmp(&b.place())));
+        rows
+    }
+
+    /// Returns through which calls threads came to wait, most often seen first.
+    pub fn call_stacks(&self) -> Vec<StackWaits> {
+        let mut rows = self.entries::<StackWaits>();
         rows.sort_by(|a, b| b.samples.cmp(&a.samples).then_with(|| a.place().cmp(&b.place())));
         rows
     }

@@ -1,9 +1,14 @@
-//! Divides the time waited for latches among the statements that threads were seen to execute meanwhile.
+//! Divides the time waited for latches among the statements that threads were seen to execute meanwhile, and among the
+//! calls through which they came to wait.
 
 use std::collections::BTreeMap;
 
-use super::figures::{LatchWaits, StatementWaits, NORMAL_95};
-use crate::model::Kind;
+use super::call_stacks::SEPARATOR;
+use super::figures::{CallsiteWaits, LatchWaits, StackWaits, StatementWaits, NORMAL_95};
+use crate::model::{Kind, Mode};
+
+/// The most calls of a stack that are shown. No armtrace writes more, but a damaged file may have them.
+const MOST_CALLS: usize = 100;
 
 /// A statement's part of the time waited for one latch in one mode, or for all latches.
 #[derive(Clone, Debug, PartialEq)]
@@ -66,6 +71,72 @@ pub fn of_all<'a>(waits: &[LatchWaits], statements: &'a [StatementWaits]) -> Vec
     sorted(sums.into_values().map(whole).collect())
 }
 
+/// A part of the waits for one latch.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Path {
+    /// The functions through which threads came to wait, the outermost first: all of them if call stacks were seen,
+    /// otherwise the call site. Empty if it is not known.
+    pub calls: Vec<String>,
+    /// The mode; `None` if it is not known, or if this stands for several.
+    pub mode: Option<Mode>,
+    /// The number of waits.
+    pub waits: u64,
+    /// The wait time, in nanoseconds.
+    pub wait_ns: u64,
+}
+
+/// Divides the waits for one latch, given in each of its modes, among the call stacks that were seen, or among call
+/// sites if none was. The parts add up to all of them.
+pub fn paths(modes: &[LatchWaits], stacks: &[StackWaits], callsites: &[CallsiteWaits]) -> Vec<Path> {
+    let by_mode: Vec<Vec<Path>> = modes.iter().map(|waits| by_call_stack(waits, stacks)).collect();
+    if by_mode.iter().all(Vec::is_empty) {
+        return by_callsite(modes, callsites);
+    }
+    let unseen = |waits: &LatchWaits| Path {
+        calls: Vec::new(),
+        mode: Some(waits.mode),
+        waits: waits.waits.count,
+        wait_ns: waits.waits.sum_ns,
+    };
+    let or_unseen = |(paths, waits): (Vec<Path>, _)| if paths.is_empty() { vec![unseen(waits)] } else { paths };
+    by_mode.into_iter().zip(modes).flat_map(or_unseen).collect()
+}
+
+/// Divides the waits for a latch in one mode among the call stacks that were seen.
+fn by_call_stack(waits: &LatchWaits, stacks: &[StackWaits]) -> Vec<Path> {
+    let of_latch = || stacks.iter().filter(|row| row.samples > 0 && row.is_of(&waits.latch, waits.mode));
+    let all: u64 = of_latch().map(|row| row.samples).sum();
+    let mut before = 0;
+    let path = |row: &StackWaits| {
+        // What is left of a whole after rounding is in the next part.
+        let part = |whole: u64| {
+            let until = |samples: u64| (u128::from(whole) * u128::from(samples) / u128::from(all)) as u64;
+            until(before + row.samples) - until(before)
+        };
+        let calls = row.calls.split(SEPARATOR).take(MOST_CALLS).map(str::to_owned).collect();
+        let (waits, wait_ns) = (part(waits.waits.count), part(waits.waits.sum_ns));
+        before += row.samples;
+        Path { calls, mode: row.mode, waits, wait_ns }
+    };
+    of_latch().map(path).collect()
+}
+
+/// Divides the waits for a latch among its call sites, of which not all modes may be known.
+fn by_callsite(modes: &[LatchWaits], callsites: &[CallsiteWaits]) -> Vec<Path> {
+    let sum = |of: fn(&LatchWaits) -> u64| modes.iter().map(of).fold(0, u64::saturating_add);
+    let (mut waits, mut wait_ns) = (sum(|latch| latch.waits.count), sum(|latch| latch.waits.sum_ns));
+    let is_of_latch = |site: &&CallsiteWaits| modes.first().is_some_and(|latch| latch.latch == site.latch);
+    let mut paths = Vec::new();
+    for site in callsites.iter().filter(is_of_latch) {
+        let calls = vec![site.callsite.clone()];
+        let path = Path { calls, mode: site.mode, waits: site.waits.min(waits), wait_ns: site.wait_ns.min(wait_ns) };
+        (waits, wait_ns) = (waits - path.waits, wait_ns - path.wait_ns);
+        paths.push(path);
+    }
+    paths.push(Path { calls: Vec::new(), mode: None, waits, wait_ns });
+    paths
+}
+
 fn sorted(mut parts: Vec<StatementShare>) -> Vec<StatementShare> {
     parts.sort_by(|a, b| {
         b.wait_ns.total_cmp(&a.wait_ns).then_with(|| (a.digest, a.statement).cmp(&(b.digest, b.statement)))
@@ -83,7 +154,7 @@ fn error(samples: u64, all: u64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Histogram, Mode};
+    use crate::model::Histogram;
 
     fn waits(latch: &str, kind: Kind, sum_ns: u64) -> LatchWaits {
         LatchWaits {
@@ -114,6 +185,34 @@ mod tests {
         assert_eq!(shown, [("B", 300, 0.75, 6_000.0), ("A", 100, 0.25, 2_000.0)]);
         assert!((0.040..0.045).contains(&parts[0].error), "{parts:?}");
         assert!(of_latch(&waits("n", Kind::Mutex, 8_000), &statements).is_empty());
+    }
+
+    #[test]
+    fn paths_add_up_to_all_waits() {
+        let mut waits = waits("l", Kind::Mutex, 1_001);
+        waits.waits.count = 10;
+        let stack = |latch: &str, calls: &str, samples| StackWaits {
+            latch: latch.to_owned(),
+            mode: Some(Mode::None),
+            calls: calls.to_owned(),
+            samples,
+        };
+        let stacks = [stack("l", "main;f", 2), stack("l", "main;g", 1), stack("m", "main", 9)];
+        let site = |wait_ns| CallsiteWaits {
+            latch: "l".to_owned(),
+            mode: None,
+            callsite: "f".to_owned(),
+            waits: wait_ns / 100,
+            wait_ns,
+        };
+        let waits = [waits];
+        let shown = |stacks: &[StackWaits], sites: &[CallsiteWaits]| -> Vec<(String, u64, u64)> {
+            paths(&waits, stacks, sites).iter().map(|p| (p.calls.join(" "), p.waits, p.wait_ns)).collect()
+        };
+        let path = |calls: &str, waits, wait_ns| (calls.to_owned(), waits, wait_ns);
+        assert_eq!(shown(&stacks, &[site(900)]), [path("main f", 6, 667), path("main g", 4, 334)]);
+        assert_eq!(shown(&stacks[2..], &[site(900)]), [path("f", 9, 900), path("", 1, 101)]);
+        assert_eq!(shown(&[], &[site(2_000)]), [path("f", 10, 1_001), path("", 0, 0)]);
     }
 
     /// One sample says next to nothing.

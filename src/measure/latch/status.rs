@@ -6,6 +6,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use strum::IntoEnumIterator;
 
+use super::call_stacks::SeenCallStacks;
 use super::holders::Times;
 use super::maps::Tracepoint;
 use super::missed::Missed;
@@ -25,6 +26,8 @@ pub(crate) struct Status {
     pub missed: Mutex<Missed>,
     /// What the holders of latches did while threads waited for them, since that was taken last.
     pub holders: Arc<Mutex<Times>>,
+    /// Through which calls threads came to wait, as far as that was seen.
+    pub call_stacks: Arc<SeenCallStacks>,
     /// For how long some probes have taken turns so far, by reason.
     limited: Mutex<Vec<(Limit, Duration)>>,
 }

@@ -8,9 +8,11 @@ use super::keys::{is_reacquire, key_of, latch_key, mode, page_key, MapKey};
 use super::ledger::Ledger;
 use super::maps::Counts;
 use super::missed::{Estimate, Estimates};
-use super::statements::{Sample, Shown};
 use super::taken_out::is_other;
-use super::{CallsiteWaits, Figures, Handoffs, LatchWaits, Locality, PageWaits, Reacquires, StatementWaits};
+use super::texts::{Sample, Shown};
+use super::{
+    CallsiteWaits, Figures, Handoffs, LatchWaits, Locality, PageWaits, Reacquires, StackWaits, StatementWaits,
+};
 use crate::bpf::bytes_of;
 use crate::bpf::latch::types;
 use crate::host::Topology;
@@ -47,6 +49,8 @@ pub(super) struct Tally<'a> {
     pub topology: Option<&'a Topology>,
     /// What waiting threads were seen to execute.
     pub statements: &'a [Sample],
+    /// Through which calls waiting threads were seen to have come.
+    pub call_stacks: &'a [Sample],
 }
 
 /// A key of a map in comparable form.
@@ -61,6 +65,8 @@ type PageId = (String, String, Option<u16>);
 type HandoffId = (String, u8, u8);
 /// The row's latch, mode, digest and statement.
 type StatementId = (String, Mode, String, String);
+/// The row's latch, mode and call stack.
+type StackId = (String, Mode, String);
 
 /// The names under which figures were shown until now.
 #[derive(Default)]
@@ -71,6 +77,7 @@ pub(super) struct Ledgers {
     pages: Ledger<Bytes, PageId, PageWaits>,
     handoffs: Ledger<Bytes, HandoffId, Handoffs>,
     statements: Ledger<(MapKey, Shown), StatementId, StatementWaits>,
+    call_stacks: Ledger<(MapKey, Shown), StackId, StackWaits>,
 }
 
 impl Tally<'_> {
@@ -92,6 +99,7 @@ impl Tally<'_> {
             domains: self.topology.map(|topology| topology.names.clone()).unwrap_or_default(),
             handoffs: self.handoffs(&named, &mut ledgers.handoffs),
             statements: self.statements(&named, &mut ledgers.statements),
+            call_stacks: self.call_stacks(&named, &mut ledgers.call_stacks),
         }
     }
 
@@ -234,12 +242,9 @@ impl Tally<'_> {
         named: &HashMap<MapKey, LatchName>,
         ledger: &mut Ledger<(MapKey, Shown), StatementId, StatementWaits>,
     ) -> Vec<StatementWaits> {
-        let there: HashSet<(MapKey, Shown)> = self.statements.iter().map(|s| (s.latch, s.shown)).collect();
-        ledger.retain(|key| there.contains(key));
+        forget_others(ledger, self.statements);
         let rows = self.statements.iter().filter_map(|sample| {
-            let key = latch_key(&sample.latch);
-            let name = self.contended(named, &key)?;
-            let mode = mode_of(name, key.mode);
+            let (name, mode) = self.waited_for(named, sample)?;
             let (digest, statement) = statement_of(sample);
             let id = (name.event.clone(), mode, digest.clone(), statement.clone());
             let row = StatementWaits {
@@ -255,15 +260,56 @@ impl Tally<'_> {
         statements.sort_by(|a, b| b.samples.cmp(&a.samples).then_with(|| a.place().cmp(&b.place())));
         statements
     }
+
+    /// Returns how often threads were seen that waited, by latch, mode and call stack, most often seen first.
+    fn call_stacks(
+        &self,
+        named: &HashMap<MapKey, LatchName>,
+        ledger: &mut Ledger<(MapKey, Shown), StackId, StackWaits>,
+    ) -> Vec<StackWaits> {
+        forget_others(ledger, self.call_stacks);
+        let rows = self.call_stacks.iter().filter_map(|sample| {
+            let (name, mode) = self.waited_for(named, sample)?;
+            let calls = calls_of(sample);
+            let id = (name.event.clone(), mode, calls.clone());
+            let row = StackWaits { latch: name.event.clone(), mode: Some(mode), calls, samples: sample.samples };
+            Some(ledger.shares((sample.latch, sample.shown), id, row))
+        });
+        let mut stacks: Vec<StackWaits> = merged(rows.flatten()).into_values().collect();
+        stacks.sort_by(|a, b| b.samples.cmp(&a.samples).then_with(|| a.place().cmp(&b.place())));
+        stacks
+    }
+
+    /// Returns the name and the mode of the latch for which a thread was seen to wait.
+    fn waited_for<'n>(&self, named: &'n HashMap<MapKey, LatchName>, sample: &Sample) -> Option<(&'n LatchName, Mode)> {
+        let key = latch_key(&sample.latch);
+        let name = self.contended(named, &key)?;
+        Some((name, mode_of(name, key.mode)))
+    }
+}
+
+/// Forgets the names of all samples but these.
+fn forget_others<N, T>(ledger: &mut Ledger<(MapKey, Shown), N, T>, samples: &[Sample]) {
+    let there: HashSet<(MapKey, Shown)> = samples.iter().map(|sample| (sample.latch, sample.shown)).collect();
+    ledger.retain(|key| there.contains(key));
+}
+
+/// Returns the calls through which a thread came to wait.
+fn calls_of(sample: &Sample) -> String {
+    match (&sample.text, sample.shown) {
+        (Some(text), _) => text.shown.clone(),
+        (None, Shown::Other | Shown::Text(_)) => StackWaits::OTHER.to_owned(),
+        (None, Shown::Nothing | Shown::Unread) => StackWaits::UNREAD.to_owned(),
+    }
 }
 
 /// Returns the digest and the text of what a thread executed.
 fn statement_of(sample: &Sample) -> (String, String) {
-    let text = match (&sample.digest, sample.shown) {
-        (Some(digest), _) => return (digest.hash.clone(), digest.text.clone()),
+    let text = match (&sample.text, sample.shown) {
+        (Some(text), _) => return (text.hash.clone(), text.shown.clone()),
         (None, Shown::Nothing) => StatementWaits::NOTHING,
         (None, Shown::Unread) => StatementWaits::UNREAD,
-        (None, Shown::Other | Shown::Digest(_)) => StatementWaits::OTHER,
+        (None, Shown::Other | Shown::Text(_)) => StatementWaits::OTHER,
     };
     (String::new(), text.to_owned())
 }
@@ -399,24 +445,25 @@ mod tests {
             sampled: false,
             topology,
             statements: &[],
+            call_stacks: &[],
         };
         tally.figures(&mut Fake, &mut Ledgers::default())
     }
 
     #[test]
     fn samples_are_shown_under_the_latchs_name() {
-        use crate::measure::latch::statements::Digest;
+        use crate::measure::latch::texts::Text;
         let latch = |event, primitive| key(event, 0, primitive);
         let sample = |latch: &types::latch_key, shown, samples| {
-            let digest = matches!(shown, Shown::Digest(_))
-                .then(|| std::sync::Arc::new(Digest { hash: "d1".to_owned(), text: "COMMIT".to_owned() }));
-            Sample { latch: key_of(latch), shown, digest, samples }
+            let text = matches!(shown, Shown::Text(_))
+                .then(|| std::sync::Arc::new(Text { hash: "d1".to_owned(), shown: "COMMIT".to_owned() }));
+            Sample { latch: key_of(latch), shown, text, samples }
         };
         let (trx, done) = (latch(TRX, MUTEX), latch(DONE, REACQUIRE));
         let statements = [
             sample(&trx, Shown::Nothing, 2),
-            sample(&trx, Shown::Digest(1), 7),
-            sample(&done, Shown::Digest(1), 9),
+            sample(&trx, Shown::Text(1), 7),
+            sample(&done, Shown::Text(1), 9),
             sample(&latch("not named", MUTEX), Shown::Other, 9),
         ];
         let counts = Counts { latches: vec![(trx, waits(1, 10)), (done, waits(1, 10))], ..Counts::default() };
@@ -429,12 +476,15 @@ mod tests {
             sampled: false,
             topology: None,
             statements: &statements,
+            call_stacks: &statements,
         };
-        let shown = tally.figures(&mut Fake, &mut Ledgers::default()).statements;
-        let shown: Vec<_> = shown.iter().map(|row| (row.place(), row.samples)).collect();
+        let Figures { statements, call_stacks, .. } = tally.figures(&mut Fake, &mut Ledgers::default());
+        let shown: Vec<_> = statements.iter().map(|row| (row.place(), row.samples)).collect();
         let mode = Some(Mode::None);
         let expected = [((TRX, mode, "d1", "COMMIT"), 7), ((TRX, mode, "", StatementWaits::NOTHING), 2)];
         assert_eq!(shown, expected);
+        let shown: Vec<_> = call_stacks.iter().map(|row| (row.place(), row.samples)).collect();
+        assert_eq!(shown, [((TRX, mode, "COMMIT"), 7), ((TRX, mode, StackWaits::UNREAD), 2)]);
     }
 
     /// What was missed if three times as much was not seen as was, but for one wait that was settled before.
@@ -661,6 +711,7 @@ mod tests {
                 sampled: false,
                 topology: Some(&topology),
                 statements: &[],
+                call_stacks: &[],
             };
             let now = every_figure(&tally.figures(&mut Renaming(name), &mut ledgers));
             for (figure, value) in &before {

@@ -3,6 +3,7 @@
 //! It is about waits for latches and about CPU time, and has a [`Part`] of each measurement that adds one.
 
 mod findings;
+pub(crate) mod flame;
 mod folded;
 mod html;
 mod text;

@@ -50,6 +50,8 @@ pub struct Tables {
     pub waits: PathBuf,
     /// Which statements were seen to wait for each latch in each second.
     pub statements: PathBuf,
+    /// Through which calls threads were seen to have come to wait for each latch in each second.
+    pub call_stacks: PathBuf,
     /// What the holders of each latch did in each second.
     pub holders: PathBuf,
     /// The seconds, with what does not depend on a latch.
@@ -68,22 +70,24 @@ impl Tables {
         let host = format!("host={}", as_name(&recording.start.host.name));
         let name = format!("{}-{}.parquet", as_name(stem), began.strftime("%H%M%S"));
         let path = |table: &str| folder.join(table).join(&day).join(&host).join(&name);
-        let [waits, statements, holders, seconds] = ["waits", "statements", "holders", "seconds"].map(path);
-        let tables = Tables { waits, statements, holders, seconds };
+        let [waits, statements, call_stacks, holders, seconds] =
+            ["waits", "statements", "call_stacks", "holders", "seconds"].map(path);
+        let tables = Tables { waits, statements, call_stacks, holders, seconds };
         let exists = |path: &&PathBuf| !force && path.exists();
         if let Some(path) = tables.paths().into_iter().find(exists) {
             return Err(ExportError::Exists(path.clone()));
         }
         write(&tables.waits, &super::waits(recording)[..])?;
         write(&tables.statements, &super::statements(recording)[..])?;
+        write(&tables.call_stacks, &super::call_stacks(recording)[..])?;
         write(&tables.holders, &super::holders(recording)[..])?;
         write(&tables.seconds, &super::each_second(recording)[..])?;
         Ok(tables)
     }
 
     /// Returns the paths of all tables.
-    pub fn paths(&self) -> [&PathBuf; 4] {
-        [&self.waits, &self.statements, &self.holders, &self.seconds]
+    pub fn paths(&self) -> [&PathBuf; 5] {
+        [&self.waits, &self.statements, &self.call_stacks, &self.holders, &self.seconds]
     }
 }
 

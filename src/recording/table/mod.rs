@@ -16,7 +16,7 @@ pub use self::trace::trace;
 use super::rows::DeltaOf;
 use super::{Delta, Recorded, Recording, Start};
 use crate::measure::holder::BlockedBy;
-use crate::measure::latch::{LatchWaits, StatementWaits};
+use crate::measure::latch::{LatchWaits, StackWaits, StatementWaits};
 use crate::metrics::seconds;
 
 /// What was waited for a latch in one second of a recording.
@@ -53,6 +53,21 @@ pub struct StatementRow {
     pub digest: Option<String>,
     /// The statement without its values, or what stands in place of one.
     pub statement: String,
+    /// The number of times that a thread was seen.
+    pub samples: i64,
+}
+
+/// How often threads were seen in one second that came to wait for a latch through the same calls.
+#[derive(Clone, Debug, PartialEq, Serialize, ParquetRecordWriter)]
+pub struct CallStackRow {
+    /// The end of the second, in milliseconds since 1970, UTC.
+    pub time_ms: i64,
+    /// The event name of the latch.
+    pub latch: String,
+    /// The mode, as in the label `mode`; empty for a latch without modes.
+    pub mode: String,
+    /// The functions, the outermost first, separated by `;`, or what stands in place of them.
+    pub calls: String,
     /// The number of times that a thread was seen.
     pub samples: i64,
 }
@@ -134,6 +149,21 @@ pub fn statements(recording: &Recording) -> Vec<StatementRow> {
             mode: key.mode.clone().unwrap_or_default(),
             digest: (!key.digest.is_empty()).then(|| key.digest.clone()),
             statement: key.statement.clone(),
+            samples: delta.counts[0],
+        }
+    })
+}
+
+/// Returns a row for each latch, call stack and second in which threads were seen.
+pub fn call_stacks(recording: &Recording) -> Vec<CallStackRow> {
+    let keys = StackWaits::keys(&recording.rows);
+    each_delta::<StackWaits, _>(recording, |at_ns, delta| {
+        let key = &keys[delta.row];
+        CallStackRow {
+            time_ms: time_ms(&recording.start, at_ns),
+            latch: key.latch.clone(),
+            mode: key.mode.clone().unwrap_or_default(),
+            calls: key.calls.clone(),
             samples: delta.counts[0],
         }
     })

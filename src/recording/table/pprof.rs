@@ -1,4 +1,4 @@
-//! Recordings as a profile in the format of pprof: wait time by latch and call site, and CPU time by function.
+//! Recordings as a profile in the format of pprof: wait time by latch and calls, and CPU time by function.
 //!
 //! The messages are those of pprof's `profile.proto`, as far as they are used.
 
@@ -10,8 +10,7 @@ use flate2::Compression;
 use prost::Message;
 
 use crate::measure::cpu::CpuTime;
-use crate::measure::latch::CallsiteWaits;
-use crate::model::Kind;
+use crate::measure::latch::shares::paths;
 use crate::present::format;
 use crate::recording::Recording;
 
@@ -87,7 +86,7 @@ struct Function {
 }
 
 /// Returns a compressed profile of all recordings. Its samples have the labels `host`, `server` and, of a wait, `mode`.
-/// A stack is the server, the call site and the latch, or the server, the purpose and the function.
+/// A stack is the server, the calls and the latch, or the server, the purpose and the function.
 ///
 /// # Errors
 /// Fails if it cannot be compressed.
@@ -130,17 +129,16 @@ impl Builder {
         let server = &recording.start.server;
         let server = format!("{} {}", format::flavor(&server.flavor), server.version);
         let labels = vec![self.label("host", &recording.start.host.name), self.label("server", &server)];
-        let callsites = recording.callsites();
-        for (latch, waited) in waited(recording) {
-            let mut rest = waited;
-            for site in callsites.iter().filter(|site| site.latch == latch) {
-                let values = rest.take(site);
-                let mode = site.mode.map(|mode| self.label("mode", mode.as_str()));
-                let labels = labels.iter().cloned().chain(mode).collect();
-                self.sample(&[&latch, &site.callsite, &server], values, labels);
+        let (stacks, callsites) = (recording.call_stacks(), recording.callsites());
+        for modes in recording.contended() {
+            for path in paths(&modes, &stacks, &callsites) {
+                let values = Values { waits: path.waits, wait_ns: path.wait_ns, cpu_ns: 0 };
+                let mode = path.mode.map(|mode| self.label("mode", mode.as_str()));
+                let latch = modes[0].latch.as_str();
+                let calls = path.calls.iter().rev().map(String::as_str);
+                let stack: Vec<&str> = [latch].into_iter().chain(calls).chain([server.as_str()]).collect();
+                self.sample(&stack, values, labels.iter().cloned().chain(mode).collect());
             }
-            // Waits of unknown call sites.
-            self.sample(&[&latch, &server], rest, labels.clone());
         }
         for row in recording.entries::<CpuTime>() {
             let values = Values { cpu_ns: row.ns, ..Values::default() };
@@ -185,31 +183,6 @@ impl Builder {
     }
 }
 
-/// Returns the waits for each latch in all modes, in the order of first occurrence.
-fn waited(recording: &Recording) -> Vec<(String, Values)> {
-    let mut latches: Vec<(String, Values)> = Vec::new();
-    for row in recording.latches().into_iter().filter(|row| row.kind != Kind::Cond) {
-        let at = latches.iter().position(|(latch, _)| *latch == row.latch).unwrap_or_else(|| {
-            latches.push((row.latch.clone(), Values::default()));
-            latches.len() - 1
-        });
-        let values = &mut latches[at].1;
-        values.waits = values.waits.saturating_add(row.waits.count);
-        values.wait_ns = values.wait_ns.saturating_add(row.waits.sum_ns);
-    }
-    latches
-}
-
-impl Values {
-    /// Takes the waits of a call site away from those of its latch, which have to add up.
-    fn take(&mut self, site: &CallsiteWaits) -> Values {
-        let values = Values { waits: site.waits.min(self.waits), wait_ns: site.wait_ns.min(self.wait_ns), cpu_ns: 0 };
-        self.waits -= values.waits;
-        self.wait_ns -= values.wait_ns;
-        values
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
@@ -218,6 +191,7 @@ mod tests {
     use flate2::read::GzDecoder;
 
     use super::*;
+    use crate::model::Kind;
     use crate::recording::read;
 
     /// Returns the sums of a profile's values, by the value's name and the label `server`.

@@ -258,6 +258,12 @@ fn busy_latches(n: u64) -> latch::Figures {
             statement(TRX, Mode::None, StatementWaits::NOTHING, 10 * n),
             statement(INDEX, Mode::X, "INSERT INTO sbtest1 (id, k, c, pad) VALUES (...)", 20 * n),
         ],
+        call_stacks: vec![
+            call_stack(TRX, Mode::None, "do_command;row_upd;lock_rec_lock", 50 * n),
+            call_stack(TRX, Mode::None, "do_command;row_ins;lock_rec_lock", 20 * n),
+            call_stack(TRX, Mode::None, StackWaits::UNREAD, 5 * n),
+            call_stack(INDEX, Mode::X, "do_command;row_ins;btr_cur_search_to_nth_level", 25 * n),
+        ],
         sleeps_seen: true,
         sampled: false,
     }
@@ -268,6 +274,11 @@ pub fn statement(latch: &str, mode: Mode, statement: &str, samples: u64) -> Stat
     let is_one = ![StatementWaits::NOTHING, StatementWaits::UNREAD, StatementWaits::OTHER].contains(&statement);
     let digest = if is_one { format!("{:016x}", statement.len()) } else { String::new() };
     StatementWaits { latch: latch.to_owned(), mode: Some(mode), digest, statement: statement.to_owned(), samples }
+}
+
+/// Returns samples of a call stack, or of what stands in place of one.
+pub fn call_stack(latch: &str, mode: Mode, calls: &str, samples: u64) -> StackWaits {
+    StackWaits { latch: latch.to_owned(), mode: Some(mode), calls: calls.to_owned(), samples }
 }
 
 fn busy_cpu(n: u64) -> cpu::Figures {

@@ -2,6 +2,7 @@
 
 use maud::{html, Markup};
 
+use super::call_stacks;
 use super::text::{rate, share_of, split, won};
 use super::{Bucket, LatchReport, LatchesReport, PageReport, ReacquireReport, StatementReport};
 use crate::html::{more, table};
@@ -32,7 +33,7 @@ pub(super) fn latches(waits: &LatchesReport, report: &Report) -> Markup {
     }
 }
 
-/// Returns the tables of pages, idle waits and wake-ups.
+/// Returns statements, call stacks, pages, idle waits and wake-ups.
 pub(super) fn details(waits: &LatchesReport, duration: f64) -> Markup {
     html! {
         @if !waits.statements.is_empty() {
@@ -40,6 +41,7 @@ pub(super) fn details(waits: &LatchesReport, duration: f64) -> Markup {
             p.soft { "From samples of the threads that wait, with values replaced. Errors are those of 95 % confidence." }
             (statements(&waits.statements, ROWS))
         }
+        @if !waits.call_stacks.is_empty() { (call_stacks::html(&waits.call_stacks)) }
         @if !waits.pages.is_empty() {
             h2 { "Pages waited for" }
             (pages(&waits.pages, duration))

@@ -1,10 +1,13 @@
 //! Reports waits for latches.
 
+mod call_stacks;
 mod findings;
 mod handoffs;
 mod html;
 mod text;
 
+pub use call_stacks::CallStackReport;
+pub(crate) use call_stacks::{towers, Tower};
 pub use handoffs::HandoffsReport;
 
 use std::collections::BTreeMap;
@@ -34,6 +37,9 @@ pub struct LatchesReport {
     /// What threads executed that waited for contended latches, by time, longest first. Empty if statements were not
     /// read.
     pub statements: Vec<StatementReport>,
+    /// Through which calls threads came to wait for contended latches, longest first. Empty if call stacks were not
+    /// read.
+    pub call_stacks: Vec<CallStackReport>,
 }
 
 impl LatchesReport {
@@ -46,6 +52,7 @@ impl LatchesReport {
             reacquires: reacquires(recording, contended),
             pages: recording.pages().into_iter().filter(|page| page.wait_ns > 0).map(page).collect(),
             statements: shares::of_all(contended, &builder.statements).iter().map(statement).collect(),
+            call_stacks: call_stacks::call_stacks(recording),
         }
     }
 }

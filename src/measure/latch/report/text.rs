@@ -2,7 +2,9 @@
 
 use std::fmt::{self, Formatter};
 
-use super::{CallsiteReport, LatchReport, LatchesReport, PageReport, ReacquireReport, Spins, StatementReport};
+use super::{
+    CallStackReport, CallsiteReport, LatchReport, LatchesReport, PageReport, ReacquireReport, Spins, StatementReport,
+};
 use crate::present::format::{self, NOTHING};
 use crate::present::names::{cut_middle, short_names};
 use crate::recording::report::Report;
@@ -16,6 +18,11 @@ const STATEMENTS: usize = 10;
 /// The latches whose statements are listed, and how many of each.
 const STATEMENT_LATCHES: usize = 3;
 const LATCH_STATEMENTS: usize = 3;
+/// The call stacks listed, the least share of each, how many of their calls, and the greatest width of these.
+const CALL_STACKS: usize = 8;
+const LEAST_SHARE: f64 = 0.01;
+const CALLS: usize = 8;
+const CALLS_WIDTH: usize = 160;
 /// The greatest width of a statement.
 const STATEMENT: usize = 100;
 /// The greatest width of a latch's name.
@@ -28,7 +35,8 @@ pub(super) fn write(waits: &LatchesReport, report: &Report, f: &mut Formatter) -
     }
     reacquires(f, &waits.reacquires, report.duration)?;
     pages(f, &waits.pages, report.duration)?;
-    statements(f, waits, report.duration)
+    statements(f, waits, report.duration)?;
+    call_stacks(f, &waits.call_stacks, report.duration)
 }
 
 fn latches(f: &mut Formatter, all: &[LatchReport], duration: f64) -> fmt::Result {
@@ -122,6 +130,23 @@ fn statements(f: &mut Formatter, waits: &LatchesReport, duration: f64) -> fmt::R
     for latch in waits.latches.iter().filter(|latch| !latch.statements.is_empty()).take(STATEMENT_LATCHES) {
         writeln!(f, "for {}{}", latch.latch, latch.in_mode())?;
         one_per_line(f, &latch.statements, LATCH_STATEMENTS, duration)?;
+    }
+    Ok(())
+}
+
+/// Writes through which calls threads came to wait, the innermost first.
+fn call_stacks(f: &mut Formatter, stacks: &[CallStackReport], duration: f64) -> fmt::Result {
+    let is_shown = |stack: &&CallStackReport| !stack.calls.is_empty() && stack.share >= LEAST_SHARE;
+    let shown: Vec<&CallStackReport> = stacks.iter().filter(is_shown).take(CALL_STACKS).collect();
+    if shown.is_empty() {
+        return Ok(());
+    }
+    let names = short_names(shown.iter().map(|stack| stack.latch.as_str()), NAME);
+    writeln!(f, "\nhow threads came to wait, from samples of their call stacks, the innermost call first")?;
+    for stack in shown {
+        let wait = format::nanoseconds(stack.wait / duration * 1e9);
+        let calls = cut_middle(&stack.innermost(CALLS), CALLS_WIDTH);
+        writeln!(f, "  {wait:>8}/s  {:>6}  {}  {calls}", format::percent(stack.share), names[stack.latch.as_str()])?;
     }
     Ok(())
 }

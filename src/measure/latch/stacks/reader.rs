@@ -19,6 +19,13 @@ use crate::symbols::{stack_pointer, Arch};
 /// need less than half of it.
 const STACK: usize = 1536;
 
+/// How many pages of a stack are copied at once to find all of a thread's calls, and the smallest page size. Some
+/// functions take five. The end of a stack may be followed by a page that cannot be read.
+const PAGES: usize = 8;
+const PAGE: usize = 4096;
+/// The most calls of a thread that are unwound.
+const MOST_CALLS: usize = 64;
+
 /// The most frames of the C library, and of the program, that are unwound.
 const LIBRARY_FRAMES: usize = 8;
 const PROGRAM_FRAMES: usize = 16;
@@ -60,6 +67,18 @@ pub(in crate::measure::latch) struct Waiter {
     pub is_asleep: bool,
     /// Whether the thread ran until the look was made on its CPU.
     pub ran_here: bool,
+}
+
+/// A copy of a part of a stack.
+struct Part {
+    start: u64,
+    bytes: Vec<u8>,
+}
+
+impl Part {
+    fn stack(&self) -> Stack<'_> {
+        Stack { start: self.start, bytes: &self.bytes }
+    }
 }
 
 /// Reads the threads of one server.
@@ -253,6 +272,51 @@ impl Reader {
         let bias = self.target.bias;
         let function = self.target.image.function_at(at.ip.wrapping_sub(bias).wrapping_sub(is_called.into()))?;
         Some(function.start.wrapping_add(bias))
+    }
+
+    /// Returns where a thread is in each of the program's functions that it has called, the innermost first: addresses
+    /// in the process. `None` if it is in none, or its stack cannot be read.
+    pub fn calls(&mut self, thread: &types::seen_thread) -> Option<Vec<u64>> {
+        let arch = self.target.image.arch();
+        let from = registers(arch, thread);
+        let own = usize::from(stack_pointer(arch));
+        let mut part = self.stack_at(from.general[own]);
+        let is_interrupted = types::seen_in(thread.place.into()) == types::seen_in::SEEN_IN_CODE;
+        let mut at = if is_interrupted { from } else { self.leave_library(thread, from, part.stack())?.1 };
+        let mut is_called = !is_interrupted;
+        let extent = self.target.image.extent();
+        let in_program = |ip: u64, bias: u64| extent.contains(&ip.wrapping_sub(bias));
+        let mut calls = Vec::new();
+        while calls.len() < MOST_CALLS && in_program(at.ip, self.target.bias) {
+            calls.push(at.ip.wrapping_sub(is_called.into()));
+            let mut caller = self.unwinder.caller(&self.target.image, &at, part.stack(), is_called);
+            if caller.is_none() && part.start != at.general[own] {
+                // The function's part of the stack may go on beyond the copy.
+                part = self.stack_at(at.general[own]);
+                caller = self.unwinder.caller(&self.target.image, &at, part.stack(), is_called);
+            }
+            let Some(caller) = caller else { break };
+            (at, is_called) = (caller, true);
+        }
+        (!calls.is_empty()).then_some(calls)
+    }
+
+    /// Copies the next pages of a stack: as many as can be read.
+    fn stack_at(&self, start: u64) -> Part {
+        let first = PAGE - start as usize % PAGE;
+        let sizes = std::iter::once(first).chain(std::iter::repeat_n(PAGE, PAGES - 1));
+        let pieces: Vec<(u64, usize)> = sizes
+            .scan(start, |at, size| {
+                let begin = *at;
+                *at = at.wrapping_add(size as u64);
+                Some((begin, size))
+            })
+            .collect();
+        let mut bytes = Vec::new();
+        let is_read = self.memory.read_ranges(&pieces, &mut bytes);
+        let read = pieces.iter().zip(is_read).take_while(|(_, is_read)| *is_read);
+        bytes.truncate(read.map(|((_, size), _)| size).sum());
+        Part { start, bytes }
     }
 
     /// Adds what a thread waits for that was interrupted in the server's code.

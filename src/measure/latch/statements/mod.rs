@@ -5,7 +5,6 @@
 //! number of times that each statement was seen.
 
 mod digest;
-mod kept;
 mod lexer;
 mod reader;
 
@@ -13,13 +12,9 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-#[cfg(test)]
-pub(super) use self::kept::Digest;
-use self::kept::Kept;
-pub(super) use self::kept::{Sample, Shown};
 use self::reader::{Executes, StatementReader};
-use super::keys::MapKey;
-use super::looks::Look;
+use super::looks::{InTurn, Look};
+use super::texts::{Sample, Shown, Texts};
 use crate::attach::stacks_are_shown;
 use crate::discovery::{statement, NoStatements, StatementAt};
 use crate::server::{Memory, Target};
@@ -73,23 +68,23 @@ pub fn find(target: &Target) -> Result<StatementAt, NotRead> {
 /// The statements of one server's waiting threads.
 pub(super) struct SeenStatements {
     at: StatementAt,
-    kept: Mutex<Kept>,
+    texts: Mutex<Texts>,
 }
 
 impl SeenStatements {
     /// Creates one that has seen nothing; `None` if none are wanted.
     pub fn new(target: &Target, wanted: StatementDetail) -> Option<Result<SeenStatements, NotRead>> {
-        let verbs_only = match wanted {
+        let show = match wanted {
             StatementDetail::Off => return None,
-            StatementDetail::Digest => true,
-            StatementDetail::Text => false,
+            StatementDetail::Digest => digest::verb_of,
+            StatementDetail::Text => str::to_owned,
         };
-        Some(find(target).map(|at| SeenStatements { at, kept: Mutex::new(Kept::new(verbs_only)) }))
+        Some(find(target).map(|at| SeenStatements { at, texts: Mutex::new(Texts::new(show)) }))
     }
 
     /// Returns how often each statement was seen for each latch.
     pub fn samples(&self) -> Vec<Sample> {
-        self.kept.lock().all()
+        self.texts.lock().all()
     }
 }
 
@@ -97,95 +92,31 @@ impl SeenStatements {
 pub(super) struct StatementSampler {
     reader: StatementReader,
     seen: Arc<SeenStatements>,
-    /// With which of the waiting threads a look begins, if there are too many.
-    first: usize,
-}
-
-/// A thread that waits for a latch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Waiting {
-    pointer: u64,
-    latch: MapKey,
-    /// For how many threads it stands.
-    weight: u64,
+    in_turn: InTurn,
 }
 
 impl StatementSampler {
     /// Creates one. `None` if the server's memory cannot be read.
     pub fn new(target: &Target, seen: &Arc<SeenStatements>) -> Option<StatementSampler> {
         let reader = StatementReader::new(target, seen.at)?;
-        Some(StatementSampler { reader, seen: Arc::clone(seen), first: 0 })
+        Some(StatementSampler { reader, seen: Arc::clone(seen), in_turn: InTurn::default() })
     }
 
     /// Adds a look. A thread that ran until then stands for as many as `cpus`.
     pub fn add(&mut self, look: &Look, cpus: u64) {
-        let mut waiting = waiting(look, cpus);
-        if waiting.len() > MOST_THREADS {
-            self.first = (self.first + MOST_THREADS) % waiting.len();
-            waiting.rotate_left(self.first);
-            waiting.truncate(MOST_THREADS);
-        }
-        let executes = self.reader.read(&waiting.iter().map(|thread| thread.pointer).collect::<Vec<u64>>());
-        let mut kept = self.seen.kept.lock();
-        for (thread, executes) in waiting.iter().zip(executes) {
+        let pointer_of = |index: usize| look.threads[index].pointer;
+        let mut waiting: Vec<_> = look.waiting(cpus).filter(|waiting| pointer_of(waiting.thread) != 0).collect();
+        self.in_turn.keep(&mut waiting, MOST_THREADS);
+        let executes =
+            self.reader.read(&waiting.iter().map(|waiting| pointer_of(waiting.thread)).collect::<Vec<u64>>());
+        let mut texts = self.seen.texts.lock();
+        for (waiting, executes) in waiting.iter().zip(executes) {
             let shown = match executes {
-                Executes::Statement(text) => kept.seen(&text, thread.weight),
+                Executes::Statement(text) => texts.seen(&text, waiting.weight),
                 Executes::Nothing => Shown::Nothing,
                 Executes::Unread => Shown::Unread,
             };
-            kept.count(thread.latch, shown, thread.weight);
+            texts.count(waiting.latch, shown, waiting.weight);
         }
-    }
-}
-
-/// Returns the threads that wait in a look, once for each latch that they wait for.
-fn waiting(look: &Look, cpus: u64) -> Vec<Waiting> {
-    let seen = look.threads.iter().filter_map(|thread| {
-        let (latch, _) = thread.seen?;
-        Some(Waiting { pointer: thread.pointer, latch, weight: 1 })
-    });
-    let read = look.waiters.iter().filter_map(|waiter| {
-        let thread = look.threads.get(waiter.thread)?;
-        let is_new = thread.seen.is_none_or(|(latch, _)| latch != waiter.latch);
-        let weight = if waiter.ran_here { cpus } else { 1 };
-        is_new.then_some(Waiting { pointer: thread.pointer, latch: waiter.latch, weight })
-    });
-    seen.chain(read).filter(|thread| thread.pointer != 0).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::bpf::latch::types;
-    use crate::measure::latch::looks::{Scheduled, SeenThread};
-    use crate::measure::latch::stacks::Waiter;
-
-    const LATCH: MapKey = [1; size_of::<MapKey>()];
-    const OTHER: MapKey = [2; size_of::<MapKey>()];
-
-    fn thread(pointer: u64, seen: Option<MapKey>) -> SeenThread {
-        let state = types::thread_state::THREAD_ASLEEP;
-        SeenThread {
-            tid: 0,
-            state,
-            pointer,
-            doing: 0,
-            seen: seen.map(|latch| (latch, 0)),
-            scheduled: Scheduled::default(),
-        }
-    }
-
-    fn waiter(thread: usize, latch: MapKey, ran_here: bool) -> Waiter {
-        Waiter { thread, latch, example: 0, callsite: (0, 0), is_asleep: true, ran_here }
-    }
-
-    #[test]
-    fn a_thread_waits_once_for_each_latch() {
-        let threads = vec![thread(10, Some(LATCH)), thread(20, None), thread(0, Some(LATCH)), thread(30, None)];
-        let waiters =
-            vec![waiter(0, LATCH, false), waiter(0, OTHER, false), waiter(1, OTHER, true), waiter(9, LATCH, false)];
-        let found: Vec<_> =
-            waiting(&Look { threads, waiters }, 4).iter().map(|w| (w.pointer, w.latch, w.weight)).collect();
-        assert_eq!(found, [(10, LATCH, 1), (10, OTHER, 1), (20, OTHER, 4)]);
     }
 }

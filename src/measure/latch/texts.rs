@@ -1,18 +1,18 @@
-//! Counts which statements the waiting threads executed, in bounded memory.
+//! Counts with which texts threads were seen that waited for a latch, in bounded memory: what they executed, and
+//! through which calls they came to wait.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use sha2::{Digest as _, Sha256};
 
-use super::digest::verb_of;
-use crate::measure::latch::keys::MapKey;
+use super::keys::MapKey;
 
-/// The most digests that are counted. A server can have more; samples of the others count as [`Shown::Other`].
-const MOST_DIGESTS: usize = 200;
+/// The most texts that are counted. A server can have more; samples of the others count as [`Shown::Other`].
+const MOST_TEXTS: usize = 200;
 
-/// The most digests that were displaced and keep what was counted for them, so that it does not become less. Beyond,
-/// what was counted for the lighter half of them becomes part of [`Shown::Other`].
+/// The most texts that were displaced and keep what was counted for them, so that it does not become less. Beyond, what
+/// was counted for the lighter half of them becomes part of [`Shown::Other`].
 const MOST_DISPLACED: usize = 1000;
 
 /// The most counters. With more, samples of a latch count as [`Shown::Other`], for which there are as many again.
@@ -21,52 +21,51 @@ const MOST_COUNTERS: usize = 8192;
 /// After this many samples, the weight of those before is halved: what was heavy once gives way to what is now.
 const HALF_LIFE: u64 = 20_000;
 
-/// What a thread executed that was seen to wait.
+/// With what a thread was seen that waited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(in crate::measure::latch) enum Shown {
-    /// A statement, by the number of its digest, which no other digest gets.
-    Digest(u64),
+    /// A text, by its number, which no other text gets.
+    Text(u64),
     /// One of those for which there is no room.
     Other,
-    /// None: a thread of the server's own, or one between two statements.
+    /// None, like the statement of a thread of the server's own, or of one between two statements.
     Nothing,
     /// Something that could not be read, or that changed while it was read.
     Unread,
 }
 
-/// A kind of statement, as it may be shown.
+/// A text, as it may be shown.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::measure::latch) struct Digest {
-    /// The hash of the text without values, in hexadecimal digits.
+pub(in crate::measure::latch) struct Text {
+    /// The hash of the whole text, in hexadecimal digits.
     pub hash: String,
-    /// The text without values, or only its first word.
-    pub text: String,
+    /// What may be shown of it.
+    pub shown: String,
 }
 
-/// How often threads were seen that waited for a latch and executed a statement.
+/// How often threads were seen that waited for a latch with a text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::measure::latch) struct Sample {
     pub latch: MapKey,
     pub shown: Shown,
-    /// Which statement it is, if it is one.
-    pub digest: Option<Arc<Digest>>,
+    /// Which text it is, if it is one.
+    pub text: Option<Arc<Text>>,
     pub samples: u64,
 }
 
 /// What was counted so far.
-#[derive(Default)]
-pub(in crate::measure::latch) struct Kept {
-    /// By the text without values.
+pub(in crate::measure::latch) struct Texts {
+    /// By the whole text.
     numbers: HashMap<String, Number>,
     /// The numbers of those that were displaced.
     displaced: HashMap<String, u64>,
-    digests: HashMap<u64, Arc<Digest>>,
+    texts: HashMap<u64, Arc<Text>>,
     samples: HashMap<(MapKey, Shown), u64>,
     last_number: u64,
     /// The number of samples since weights were last halved.
     since_halved: u64,
-    /// Whether only the first word of statements may be shown.
-    verbs_only: bool,
+    /// Returns what may be shown of a text.
+    show: fn(&str) -> String,
 }
 
 #[derive(Clone, Copy)]
@@ -76,34 +75,43 @@ struct Number {
     weight: f64,
 }
 
-impl Kept {
-    /// Creates one that has counted nothing.
-    pub fn new(verbs_only: bool) -> Kept {
-        Kept { verbs_only, ..Kept::default() }
+impl Texts {
+    /// Creates one that has counted nothing. `show` returns what may be shown of a text.
+    pub fn new(show: fn(&str) -> String) -> Texts {
+        Texts {
+            numbers: HashMap::new(),
+            displaced: HashMap::new(),
+            texts: HashMap::new(),
+            samples: HashMap::new(),
+            last_number: 0,
+            since_halved: 0,
+            show,
+        }
     }
 
-    /// Adds `weight` samples of a statement, given without values, to what was seen. Returns what they count as.
+    /// Adds `weight` samples of a text to what was seen. Returns what they count as.
     pub fn seen(&mut self, text: &str, weight: u64) -> Shown {
         self.fade(weight);
         if let Some(known) = self.numbers.get_mut(text) {
             known.weight += weight as f64;
-            return Shown::Digest(known.number);
+            return Shown::Text(known.number);
         }
-        if self.numbers.len() >= MOST_DIGESTS && !self.make_room(weight as f64) {
+        if self.numbers.len() >= MOST_TEXTS && !self.make_room(weight as f64) {
             return Shown::Other;
         }
         let number = self.displaced.remove(text).unwrap_or_else(|| self.add(text));
         self.numbers.insert(text.to_owned(), Number { number, weight: weight as f64 });
-        Shown::Digest(number)
+        Shown::Text(number)
     }
 
     fn add(&mut self, text: &str) -> u64 {
         self.last_number += 1;
-        self.digests.insert(self.last_number, Arc::new(self.digest(text)));
+        let hash = Sha256::digest(text).iter().take(8).map(|byte| format!("{byte:02x}")).collect();
+        self.texts.insert(self.last_number, Arc::new(Text { hash, shown: (self.show)(text) }));
         self.last_number
     }
 
-    /// Adds `weight` samples of threads that waited for a latch. Without room for a statement, they are of another one.
+    /// Adds `weight` samples of threads that waited for a latch. Without room for a text, they are of another one.
     /// Without room for a latch they are left out: a program that only claims to be a server could show ever new ones.
     pub fn count(&mut self, latch: MapKey, shown: Shown, weight: u64) {
         let has_room = |(most, shown)| self.samples.len() < most || self.samples.contains_key(&(latch, shown));
@@ -115,8 +123,8 @@ impl Kept {
 
     /// Returns what was counted.
     pub fn all(&self) -> Vec<Sample> {
-        let digest = |shown| match shown {
-            Shown::Digest(number) => self.digests.get(&number).cloned(),
+        let text = |shown| match shown {
+            Shown::Text(number) => self.texts.get(&number).cloned(),
             Shown::Other | Shown::Nothing | Shown::Unread => None,
         };
         self.samples
@@ -124,15 +132,10 @@ impl Kept {
             .map(|((latch, shown), samples)| Sample {
                 latch: *latch,
                 shown: *shown,
-                digest: digest(*shown),
+                text: text(*shown),
                 samples: *samples,
             })
             .collect()
-    }
-
-    fn digest(&self, text: &str) -> Digest {
-        let hash = Sha256::digest(text).iter().take(8).map(|byte| format!("{byte:02x}")).collect();
-        Digest { hash, text: if self.verbs_only { verb_of(text) } else { text.to_owned() } }
     }
 
     fn fade(&mut self, weight: u64) {
@@ -143,7 +146,7 @@ impl Kept {
         }
     }
 
-    /// Lets the lightest digest go, with a probability that makes it likely that the heaviest ones stay: a digest that
+    /// Lets the lightest text go, with a probability that makes it likely that the heaviest ones stay: a text that
     /// is seen often gets in soon, and one that is seen once seldom displaces a heavier one.
     fn make_room(&mut self, weight: f64) -> bool {
         let lightest = self.numbers.iter().min_by(|(_, a), (_, b)| a.weight.total_cmp(&b.weight));
@@ -159,19 +162,19 @@ impl Kept {
         true
     }
 
-    /// Makes what was counted for the lighter half of the displaced digests part of [`Shown::Other`].
+    /// Makes what was counted for the lighter half of the displaced texts part of [`Shown::Other`].
     fn merge_displaced(&mut self) {
         let mut sums: HashMap<Shown, u64> = HashMap::new();
         for ((_, shown), samples) in &self.samples {
             *sums.entry(*shown).or_default() += samples;
         }
-        let sum = |number: u64| sums.get(&Shown::Digest(number)).copied().unwrap_or_default();
+        let sum = |number: u64| sums.get(&Shown::Text(number)).copied().unwrap_or_default();
         let mut numbers: Vec<u64> = self.displaced.values().copied().collect();
         numbers.sort_by_key(|number| (sum(*number), *number));
         let light: HashSet<u64> = numbers.into_iter().take(MOST_DISPLACED / 2).collect();
         self.displaced.retain(|_, number| !light.contains(number));
-        self.digests.retain(|number, _| !light.contains(number));
-        let is_light = |shown: Shown| matches!(shown, Shown::Digest(number) if light.contains(&number));
+        self.texts.retain(|number, _| !light.contains(number));
+        let is_light = |shown: Shown| matches!(shown, Shown::Text(number) if light.contains(&number));
         for ((latch, shown), samples) in std::mem::take(&mut self.samples) {
             let shown = if is_light(shown) { Shown::Other } else { shown };
             *self.samples.entry((latch, shown)).or_default() += samples;
@@ -185,92 +188,92 @@ mod tests {
 
     const LATCH: MapKey = [7; size_of::<MapKey>()];
 
-    fn samples(kept: &Kept) -> u64 {
-        kept.all().iter().map(|sample| sample.samples).sum()
+    fn samples(texts: &Texts) -> u64 {
+        texts.all().iter().map(|sample| sample.samples).sum()
     }
 
-    fn see(kept: &mut Kept, text: &str, weight: u64) -> Shown {
-        let shown = kept.seen(text, weight);
-        kept.count(LATCH, shown, weight);
+    fn see(texts: &mut Texts, text: &str, weight: u64) -> Shown {
+        let shown = texts.seen(text, weight);
+        texts.count(LATCH, shown, weight);
         shown
     }
 
     #[test]
-    fn samples_are_counted_by_digest() {
-        let mut kept = Kept::new(false);
-        let one = see(&mut kept, "SELECT ?", 1);
-        assert_eq!(see(&mut kept, "SELECT ?", 4), one);
-        kept.count(LATCH, Shown::Nothing, 2);
-        let mut all = kept.all();
+    fn samples_are_counted_by_text() {
+        let mut texts = Texts::new(str::to_owned);
+        let one = see(&mut texts, "SELECT ?", 1);
+        assert_eq!(see(&mut texts, "SELECT ?", 4), one);
+        texts.count(LATCH, Shown::Nothing, 2);
+        let mut all = texts.all();
         all.sort_by_key(|sample| sample.shown);
         // sha256sum of the text
-        let digest = Digest { hash: "66cbb3a40d4bbd15".to_owned(), text: "SELECT ?".to_owned() };
-        let sample = |shown, digest, samples| Sample { latch: LATCH, shown, digest, samples };
-        assert_eq!(all, [sample(one, Some(Arc::new(digest)), 5), sample(Shown::Nothing, None, 2)]);
+        let text = Text { hash: "66cbb3a40d4bbd15".to_owned(), shown: "SELECT ?".to_owned() };
+        let sample = |shown, text, samples| Sample { latch: LATCH, shown, text, samples };
+        assert_eq!(all, [sample(one, Some(Arc::new(text)), 5), sample(Shown::Nothing, None, 2)]);
     }
 
     #[test]
-    fn where_texts_are_not_wanted_only_the_verb_is_kept_for_output() {
-        let mut kept = Kept::new(true);
-        see(&mut kept, "update t set a = ?", 1);
-        see(&mut kept, "update u set a = ?", 1);
-        let digests: Vec<Arc<Digest>> = kept.all().into_iter().filter_map(|sample| sample.digest).collect();
-        assert!(digests.iter().all(|digest| digest.text == "UPDATE") && digests[0].hash != digests[1].hash);
+    fn only_what_may_be_shown_is_kept_for_output() {
+        let mut texts = Texts::new(|_| "UPDATE".to_owned());
+        see(&mut texts, "update t set a = ?", 1);
+        see(&mut texts, "update u set a = ?", 1);
+        let all: Vec<Arc<Text>> = texts.all().into_iter().filter_map(|sample| sample.text).collect();
+        assert!(all.iter().all(|text| text.shown == "UPDATE") && all[0].hash != all[1].hash);
     }
 
     /// 20 heavy statements among thousands that are seen once stay, or come back, and nothing is lost.
     #[test]
-    fn heavy_digests_replace_light_ones() {
+    fn heavy_texts_replace_light_ones() {
         fastrand::seed(1);
-        let mut kept = Kept::new(false);
+        let mut texts = Texts::new(str::to_owned);
         let mut sum = 0;
         for i in 0..20_000 {
-            see(&mut kept, &format!("SELECT a{i}"), 1);
-            see(&mut kept, &format!("UPDATE b{}", i % 20), 1);
+            see(&mut texts, &format!("SELECT a{i}"), 1);
+            see(&mut texts, &format!("UPDATE b{}", i % 20), 1);
             sum += 2;
         }
-        assert_eq!(samples(&kept), sum);
-        assert!(kept.numbers.len() <= MOST_DIGESTS && kept.displaced.len() <= MOST_DISPLACED);
-        assert_eq!(kept.digests.len(), kept.numbers.len() + kept.displaced.len());
-        let is_heavy = |sample: &Sample| sample.digest.as_ref().is_some_and(|digest| digest.text.starts_with("UPDATE"));
-        let heavy: u64 = kept.all().into_iter().filter(is_heavy).map(|sample| sample.samples).sum();
+        assert_eq!(samples(&texts), sum);
+        assert!(texts.numbers.len() <= MOST_TEXTS && texts.displaced.len() <= MOST_DISPLACED);
+        assert_eq!(texts.texts.len(), texts.numbers.len() + texts.displaced.len());
+        let is_heavy = |sample: &Sample| sample.text.as_ref().is_some_and(|text| text.shown.starts_with("UPDATE"));
+        let heavy: u64 = texts.all().into_iter().filter(is_heavy).map(|sample| sample.samples).sum();
         assert!(heavy >= 19_000, "{heavy} of 20000");
     }
 
     /// What was heavy once gives way to what is now, and keeps what was counted for it.
     #[test]
-    fn a_displaced_digest_keeps_its_samples() {
+    fn a_displaced_text_keeps_its_samples() {
         fastrand::seed(1);
-        let mut kept = Kept::new(false);
-        let once = see(&mut kept, "SELECT once", 500);
+        let mut texts = Texts::new(str::to_owned);
+        let once = see(&mut texts, "SELECT once", 500);
         for i in 0..400_000 {
-            see(&mut kept, &format!("UPDATE b{}", i % 400), 1);
+            see(&mut texts, &format!("UPDATE b{}", i % 400), 1);
         }
-        assert!(!kept.numbers.contains_key("SELECT once"), "it is still counted");
+        assert!(!texts.numbers.contains_key("SELECT once"), "it is still counted");
         for i in 0..20_000 {
-            see(&mut kept, &format!("SELECT a{i}"), 1);
+            see(&mut texts, &format!("SELECT a{i}"), 1);
         }
-        assert_eq!(kept.samples[&(LATCH, once)], 500);
-        assert_eq!(see(&mut kept, "UPDATE b1", 1_000_000), see(&mut kept, "UPDATE b1", 1), "it comes back as itself");
+        assert_eq!(texts.samples[&(LATCH, once)], 500);
+        assert_eq!(see(&mut texts, "UPDATE b1", 1_000_000), see(&mut texts, "UPDATE b1", 1), "it comes back as itself");
     }
 
     #[test]
     fn memory_is_bounded() {
-        let mut kept = Kept::new(false);
-        let shown = kept.seen("SELECT ?", 1);
+        let mut texts = Texts::new(str::to_owned);
+        let shown = texts.seen("SELECT ?", 1);
         for i in 0..2 * MOST_COUNTERS as u64 {
             let mut latch = LATCH;
             latch[..8].copy_from_slice(&(i % 5000).to_ne_bytes());
-            kept.count(latch, if i < 5000 { shown } else { Shown::Nothing }, 1);
+            texts.count(latch, if i < 5000 { shown } else { Shown::Nothing }, 1);
         }
-        assert!(kept.samples.len() <= MOST_COUNTERS + 5000);
-        assert_eq!(samples(&kept), 2 * MOST_COUNTERS as u64);
+        assert!(texts.samples.len() <= MOST_COUNTERS + 5000);
+        assert_eq!(samples(&texts), 2 * MOST_COUNTERS as u64);
         // No server has so many latches.
         for i in 5000..5000 + 4 * MOST_COUNTERS as u64 {
             let mut latch = LATCH;
             latch[..8].copy_from_slice(&i.to_ne_bytes());
-            kept.count(latch, Shown::Nothing, 1);
+            texts.count(latch, Shown::Nothing, 1);
         }
-        assert_eq!(kept.samples.len(), 2 * MOST_COUNTERS);
+        assert_eq!(texts.samples.len(), 2 * MOST_COUNTERS);
     }
 }

@@ -5,17 +5,16 @@
 //! because tables are renamed: one that is rebuilt has another name until it takes the place of the old one. A number
 //! whose table has left the cache keeps its last name.
 
+mod dictionary;
+
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
+use self::dictionary::Lists;
 use super::Process;
-use crate::catalog::{Dictionary, Pages, Path, SpaceAt};
+use crate::catalog::{Dictionary, Pages, Path};
 use crate::server::Memory;
 
-/// The most tables that are examined in one pass, and the most indexes of each. Servers cache a few thousand tables; a
-/// table cannot have more than 64 indexes and a few internal ones.
-const MAX_TABLES: usize = 1 << 16;
-const MAX_INDEXES: usize = 128;
 /// How often reading restarts when the server changed a list meanwhile.
 const MAX_RESTARTS: usize = 4;
 /// How often, and at what interval, a number is searched for.
@@ -199,76 +198,26 @@ impl PageNames {
         let Some(dictionary) = dictionary else { return };
         let layout = &self.catalog.dictionary;
         let (indexes, spaces) = (&mut self.indexes, &mut self.spaces);
-        for list in layout.lists {
-            let head = dictionary.wrapping_add(*list);
-            for _ in 0..MAX_RESTARTS {
-                let whole = each_index(memory, layout, head, |space, id, index| {
-                    if wanted.remove(&Wanted::Index(space, id)) {
-                        if let Some(name) = index_name(memory, layout, index) {
-                            indexes.insert((space, id), name);
-                        }
+        for _ in 0..MAX_RESTARTS {
+            let Some(lists) = Lists::find(memory, layout, dictionary) else { continue };
+            let whole = lists.each_index(memory, layout, dictionary, |space, id, index| {
+                if wanted.remove(&Wanted::Index(space, id)) {
+                    if let Some(name) = index_name(memory, layout, index) {
+                        indexes.insert((space, id), name);
                     }
-                    if wanted.remove(&Wanted::Space(space)) {
-                        if let Some(name) = index_name(memory, layout, index) {
-                            spaces.insert(space, name.table);
-                        }
-                    }
-                    !wanted.is_empty()
-                });
-                if whole {
-                    break;
                 }
-            }
-        }
-    }
-}
-
-/// Calls `visit` with the tablespace, the number and the address of every index in the list of tables at `head`, until
-/// it returns false. Returns false if the list broke off, because the server changed it or it is not a list.
-fn each_index(memory: &Memory, layout: &Dictionary, head: u64, mut visit: impl FnMut(u32, u64, u64) -> bool) -> bool {
-    let mut previous = 0;
-    let Some(mut table) = memory.u64(head) else { return false };
-    for _ in 0..MAX_TABLES {
-        if table == 0 {
-            return true;
-        }
-        let Some([before, next]) = links(memory, table, layout.table_next) else { return false };
-        if before != previous {
-            return false;
-        }
-        let Some(mut index) = memory.u64(table.wrapping_add(layout.table_indexes)) else { return false };
-        let mut previous_index = 0;
-        for _ in 0..MAX_INDEXES {
-            if index == 0 {
+                if wanted.remove(&Wanted::Space(space)) {
+                    if let Some(name) = index_name(memory, layout, index) {
+                        spaces.insert(space, name.table);
+                    }
+                }
+                !wanted.is_empty()
+            });
+            if whole {
                 break;
             }
-            let Some([before, next]) = links(memory, index, layout.index_next) else { return false };
-            let owner = memory.u64(index.wrapping_add(layout.index_table));
-            if before != previous_index || owner != Some(table) {
-                return false;
-            }
-            let space = match layout.space {
-                SpaceAt::Index(at) => memory.u32(index.wrapping_add(at)),
-                SpaceAt::Table(at) => memory.u32(table.wrapping_add(at)),
-            };
-            let (Some(space), Some(id)) = (space, memory.u64(index.wrapping_add(layout.index_id))) else {
-                return false;
-            };
-            if !visit(space, id, index) {
-                return true;
-            }
-            (previous_index, index) = (index, next);
         }
-        (previous, table) = (table, next);
     }
-    true
-}
-
-/// Returns the two pointers of a list's element, to the previous and the next one; the second is at this offset.
-fn links(memory: &Memory, element: u64, next: u64) -> Option<[u64; 2]> {
-    let bytes = memory.array::<16>(element.wrapping_add(next).wrapping_sub(8))?;
-    let (before, next) = bytes.split_at(8);
-    Some([before, next].map(|b| b.try_into().map_or(0, u64::from_le_bytes)))
 }
 
 /// Reads the names twice, because a table that is being renamed frees its old name.
@@ -288,20 +237,15 @@ fn read_index_name(memory: &Memory, layout: &Dictionary, index: u64) -> Option<I
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::catalog::{DictionaryAt, PageLatch};
+    use crate::catalog::{DictionaryAt, PageLatch, SpaceAt};
     use crate::symbols::Image;
 
-    /// Tables and indexes of 16 words each. Table: next at 2, first index at 3. Index: number at 0, table at 4, next at
-    /// 6, name at 7, table's name at 8, tablespace at 9.
+    /// As in [`dictionary`].
     static CATALOG: Pages = Pages {
         latch: PageLatch { space: 0, page_no: 0, frame: 0, flag: None, index_type: None },
         dictionary: Dictionary {
             at: DictionaryAt::Pointer("none"),
-            lists: &[0],
-            table_next: 16,
-            table_indexes: 24,
             index_table: 32,
-            index_next: 48,
             index_id: 0,
             index_name: &[56],
             table_name: &[64],
@@ -312,35 +256,67 @@ mod tests {
         types: &[&[(2, "undo log")]],
     };
 
-    type Object = [u64; 16];
+    /// Structures of the size that is searched for lists.
+    type Object = [u64; 256];
+
+    /// Where the structures keep what, in words.
+    const TABLES: usize = 6;
+    const TABLE_NEXT: usize = 20;
+    const INDEXES: usize = 31;
+    const INDEX_NEXT: usize = 145;
+    const TABLE: usize = 4;
+    const NAME: usize = 7;
+    const TABLE_NAME: usize = 8;
+
+    struct Cache {
+        cache: Object,
+        tables: [Object; 2],
+        indexes: [Object; 3],
+    }
+
+    impl Cache {
+        fn address(&self) -> u64 {
+            addr(&self.cache)
+        }
+    }
 
     fn addr<T>(of: &T) -> u64 {
         std::ptr::from_ref(of) as u64
     }
 
-    /// A list head, and two tables, the first with two indexes and the second with one.
-    fn dictionary() -> Box<(u64, [Object; 2], [Object; 3])> {
-        let mut d = Box::new((0, [[0; 16]; 2], [[0; 16]; 3]));
-        let (table, index): ([u64; 2], [u64; 3]) =
-            (std::array::from_fn(|i| addr(&d.1[i])), std::array::from_fn(|i| addr(&d.2[i])));
-        d.0 = table[0];
-        (d.1[0][2], d.1[1][1]) = (table[1], table[0]);
-        (d.1[0][3], d.1[1][3]) = (index[0], index[2]);
-        (d.2[0][6], d.2[1][5]) = (index[1], index[0]);
+    /// Makes a list of these elements, with its head here: the number of elements, the first, and the last.
+    fn link(head: &mut [u64], elements: &mut [Object], next: usize) {
+        let at: Vec<u64> = elements.iter().map(addr).collect();
+        for (i, element) in elements.iter_mut().enumerate() {
+            element[next - 1] = if i == 0 { 0 } else { at[i - 1] };
+            element[next] = at.get(i + 1).copied().unwrap_or(0);
+        }
+        head.copy_from_slice(&[at.len() as u64, at[0], at[at.len() - 1]]);
+    }
+
+    /// Two tables, the first with two indexes and the second with one.
+    fn dictionary() -> Box<Cache> {
+        let mut d = Box::new(Cache { cache: [0; 256], tables: [[0; 256]; 2], indexes: [[0; 256]; 3] });
+        let Cache { cache, tables, indexes } = &mut *d;
+        link(&mut cache[TABLES - 1..=TABLES + 1], tables, TABLE_NEXT);
+        let (first, second) = indexes.split_at_mut(2);
+        for (table, indexes) in tables.iter_mut().zip([first, second]) {
+            link(&mut table[INDEXES - 1..=INDEXES + 1], indexes, INDEX_NEXT);
+            indexes.iter_mut().for_each(|index| index[TABLE] = addr(table));
+        }
         for (i, name) in [c"PRIMARY", c"k_1", c"PRIMARY"].into_iter().enumerate() {
-            d.2[i][0] = 150 + i as u64;
-            d.2[i][4] = table[i / 2];
-            d.2[i][7] = name.as_ptr() as u64;
-            d.2[i][8] = [c"db/one", c"db/two"][i / 2].as_ptr() as u64;
-            d.2[i][9] = 3 + i as u64 / 2;
+            indexes[i][0] = 150 + i as u64;
+            indexes[i][NAME] = name.as_ptr() as u64;
+            indexes[i][TABLE_NAME] = [c"db/one", c"db/two"][i / 2].as_ptr() as u64;
+            indexes[i][9] = 3 + i as u64 / 2;
         }
         d
     }
 
-    fn names(d: &(u64, [Object; 2], [Object; 3]), keys: &[PageKey]) -> Vec<(String, String)> {
+    fn names(d: &Cache, keys: &[PageKey]) -> Vec<(String, String)> {
         let image = Image::open(std::path::Path::new("/proc/self/exe")).expect("the test's own executable");
         let process = Process { image: &image, memory: Memory::new(std::process::id() as i32), bias: 0 };
-        let mut names = PageNames::new(&CATALOG, Some(At::Object(addr(&d.0))));
+        let mut names = PageNames::new(&CATALOG, Some(At::Object(d.address())));
         names.names(&process, keys).into_iter().map(|n| (n.table, n.index)).collect()
     }
 
@@ -381,16 +357,22 @@ mod tests {
     fn what_does_not_fit_together_names_nothing() {
         let unnamed = [pair("space 4", "index 152")];
         let mut d = dictionary();
-        d.2[2][4] = addr(&d.1[0]);
+        d.indexes[2][TABLE] = addr(&d.tables[0]);
         assert_eq!(names(&d, &[TWO]), unnamed, "the index is another table's");
         let mut d = dictionary();
-        d.1[1][1] = 8;
+        d.tables[1][TABLE_NEXT - 1] = 8;
         assert_eq!(names(&d, &[TWO]), unnamed, "the table before knows of another next one");
         let mut d = dictionary();
-        d.2[2][8] = 0xdead_0000;
+        d.cache[TABLES - 1] = 3;
+        assert_eq!(names(&d, &[TWO]), unnamed, "there should be more tables");
+        let mut d = dictionary();
+        d.tables[0][INDEXES - 1] = 3;
+        assert_eq!(names(&d, &[TWO]), unnamed, "there should be more indexes");
+        let mut d = dictionary();
+        d.indexes[2][TABLE_NAME] = 0xdead_0000;
         assert_eq!(names(&d, &[TWO]), unnamed, "the name is nowhere");
         let mut d = dictionary();
-        d.0 = 0xdead_0000;
+        d.cache[TABLES] = 0xdead_0000;
         assert_eq!(names(&d, &[TWO]), unnamed, "there is no list");
     }
 
@@ -398,11 +380,29 @@ mod tests {
     fn a_list_without_an_end_is_left() {
         let mut d = dictionary();
         // Tables and indexes that are their own neighbors.
-        let (table, index) = (addr(&d.1[1]), addr(&d.2[1]));
-        (d.1[1][1], d.1[1][2], d.1[1][3]) = (table, table, index);
-        (d.2[1][4], d.2[1][5], d.2[1][6]) = (table, index, index);
-        d.1[0][2] = table;
+        let (table, index) = (addr(&d.tables[1]), addr(&d.indexes[1]));
+        d.tables[1][TABLE_NEXT - 1..=TABLE_NEXT].copy_from_slice(&[table, table]);
+        d.tables[1][INDEXES..=INDEXES + 1].copy_from_slice(&[index, index]);
+        d.indexes[1][INDEX_NEXT - 1..=INDEX_NEXT].copy_from_slice(&[index, index]);
+        d.indexes[1][TABLE] = table;
+        d.tables[0][TABLE_NEXT] = table;
         assert_eq!(names(&d, &[TWO]), [pair("space 4", "index 152")]);
+    }
+
+    /// Pointers that lead everywhere, and no end of lists.
+    #[test]
+    fn a_search_of_hostile_memory_ends() {
+        use crate::server::hostile;
+        let image = Image::open(std::path::Path::new("/proc/self/exe")).expect("the test's own executable");
+        for step in [1, 3, 7] {
+            let bytes: Vec<u8> = (0..9 * step)
+                .flat_map(|i| if i % 3 == 0 { 0_u64 } else { 0x7f00_0000 + i * 8 }.to_le_bytes())
+                .collect();
+            hostile::fill(&bytes);
+            let process = Process { image: &image, memory: Memory::new(hostile::PID), bias: 0 };
+            let mut names = PageNames::new(&CATALOG, Some(At::Object(0x7000_0000)));
+            assert_eq!(names.names(&process, &[TWO])[0].table, "space 4");
+        }
     }
 
     /// As after `RENAME TABLE one TO old, new TO one`, and as after the old table is dropped.
@@ -411,21 +411,20 @@ mod tests {
         let mut d = dictionary();
         let image = Image::open(std::path::Path::new("/proc/self/exe")).expect("the test's own executable");
         let process = Process { image: &image, memory: Memory::new(std::process::id() as i32), bias: 0 };
-        let mut names = PageNames::new(&CATALOG, Some(At::Object(addr(&d.0))));
+        let mut names = PageNames::new(&CATALOG, Some(At::Object(d.address())));
         let keys = [K1, PageKey::Plain { space: 4, kind: 2 }];
         let tables = |names: &mut PageNames| -> Vec<String> {
             names.names(&process, &keys).into_iter().map(|name| name.table).collect()
         };
         assert_eq!(tables(&mut names), ["db/one", "db/two"]);
-        for (index, name) in d.2.iter_mut().zip([c"db/old", c"db/old", c"db/one"]) {
-            index[8] = name.as_ptr() as u64;
+        for (index, name) in d.indexes.iter_mut().zip([c"db/old", c"db/old", c"db/one"]) {
+            index[TABLE_NAME] = name.as_ptr() as u64;
         }
         assert_eq!(tables(&mut names), ["db/one", "db/two"], "not at each scrape");
         let check = |names: &mut PageNames| names.checked = Instant::now().checked_sub(BETWEEN_CHECKS).expect("a time");
         check(&mut names);
         assert_eq!(tables(&mut names), ["db/old", "db/one"]);
-        d.0 = addr(&d.1[1]);
-        d.1[1][1] = 0;
+        link(&mut d.cache[TABLES - 1..=TABLES + 1], &mut d.tables[1..], TABLE_NEXT);
         check(&mut names);
         assert_eq!(tables(&mut names), ["db/old", "db/one"], "what is gone keeps its last name");
     }
@@ -436,7 +435,7 @@ mod tests {
         let missing = PageKey::Index { space: 9, index: 9, level: 0 };
         let image = Image::open(std::path::Path::new("/proc/self/exe")).expect("the test's own executable");
         let process = Process { image: &image, memory: Memory::new(std::process::id() as i32), bias: 0 };
-        let mut names = PageNames::new(&CATALOG, Some(At::Object(addr(&d.0))));
+        let mut names = PageNames::new(&CATALOG, Some(At::Object(d.address())));
         for _ in 0..3 {
             names.names(&process, &[missing]);
         }
@@ -455,7 +454,7 @@ mod tests {
         let missing = PageKey::Index { space: 9, index: 9, level: 0 };
         let image = Image::open(std::path::Path::new("/proc/self/exe")).expect("the test's own executable");
         let process = Process { image: &image, memory: Memory::new(std::process::id() as i32), bias: 0 };
-        let mut names = PageNames::new(&CATALOG, Some(At::Object(addr(&d.0))));
+        let mut names = PageNames::new(&CATALOG, Some(At::Object(d.address())));
         names.names(&process, &[K1, TWO, missing, PageKey::Plain { space: 4, kind: 2 }]);
         assert_eq!((names.indexes.len(), names.spaces.len(), names.tries.len()), (2, 2, 4));
         names.names(&process, &[TWO]);

@@ -1,0 +1,109 @@
+//! The call stacks of waiting threads: they reach down to what threads do for a client, and through the call sites that
+//! probes see.
+
+use std::collections::BTreeMap;
+
+use anyhow::{ensure, Result};
+use armtrace::measure::latch::{LatchWaits, StackWaits};
+use armtrace::model::Kind;
+use armtrace::recording::{self, Recording};
+
+use lab::load::Load;
+use lab::releases::Release;
+use lab::server::{Options, Server};
+
+use crate::recordings::Recorder;
+
+/// The function through which all that is done for a client is called.
+const FOR_CLIENTS: &str = "do_command";
+
+/// The most by which shares may differ.
+const TOLERANCE: f64 = 0.1;
+
+/// The least number of samples: of all latches, and of one whose call sites are compared.
+const LEAST_SAMPLES: u64 = 300;
+const LEAST_OF_LATCH: u64 = 60;
+
+fn record(release: Release) -> Result<Recording> {
+    let server = Server::start(release, &Options::default())?;
+    let mut load = Load::start(&server, "oltp_write_only", 24)?;
+    load.wait_running()?;
+    let file = server.dir().join("a.rec");
+    Recorder::start(&server, &file, &["--duration", "20s"])?.complete()?;
+    load.stop()?;
+    Ok(recording::read(&file)?)
+}
+
+fn calls(stack: &StackWaits, function: &str) -> bool {
+    stack.calls.split(';').any(|call| call == function)
+}
+
+/// Returns the share of samples that this is true of, and the number of all.
+fn share<T>(rows: impl Iterator<Item = T>, samples: impl Fn(&T) -> u64, is: impl Fn(&T) -> bool) -> (f64, u64) {
+    let (mut all, mut these) = (0, 0);
+    for row in rows {
+        all += samples(&row);
+        these += if is(&row) { samples(&row) } else { 0 };
+    }
+    (these as f64 / all.max(1) as f64, all)
+}
+
+/// Threads that execute statements, as another reader of their memory says, wait in what is called for clients.
+fn reach_the_client(recording: &Recording) -> Result<()> {
+    let (stacks, statements) = (recording.call_stacks(), recording.statements());
+    let (unread, all) = share(stacks.iter(), |row| row.samples, |row| row.calls == StackWaits::UNREAD);
+    let (for_clients, _) = share(stacks.iter(), |row| row.samples, |row| calls(row, FOR_CLIENTS));
+    let (executing, seen) = share(statements.iter(), |row| row.samples, |row| !row.digest.is_empty());
+    println!(
+        "{all} samples of {} call stacks, {unread:.2} not read; {for_clients:.2} for clients, \
+         {executing:.2} of {seen} samples execute statements",
+        stacks.len()
+    );
+    ensure!(all >= LEAST_SAMPLES && seen >= LEAST_SAMPLES, "hardly anything was seen");
+    ensure!(unread <= 0.05, "{unread:.2} of the stacks were not read");
+    // A client's thread also waits between statements.
+    ensure!(
+        for_clients >= executing - TOLERANCE && for_clients > 0.3,
+        "{for_clients:.2} of the stacks are for clients, {executing:.2} of the threads execute statements"
+    );
+    Ok(())
+}
+
+/// Returns the shares of call sites in the wait time for a latch in one mode, as the probes see them.
+fn callsites(recording: &Recording, latch: &LatchWaits) -> BTreeMap<String, f64> {
+    let mut sums: BTreeMap<String, f64> = BTreeMap::new();
+    for site in recording.callsites().iter().filter(|site| site.latch == latch.latch && site.mode == Some(latch.mode)) {
+        *sums.entry(site.callsite.clone()).or_default() += site.wait_ns as f64;
+    }
+    let all: f64 = sums.values().sum();
+    sums.values_mut().for_each(|sum| *sum /= all);
+    sums
+}
+
+#[test]
+fn call_stacks_of_mysql_reach_the_client() -> Result<()> {
+    reach_the_client(&record(Release::MYSQL_8_0_31)?)
+}
+
+/// MariaDB's call sites are functions, so each of them must be in as many stacks as its share of the wait time says.
+#[test]
+fn call_stacks_of_mariadb_pass_through_their_call_sites() -> Result<()> {
+    let recording = record(Release::MARIADB_11_4)?;
+    reach_the_client(&recording)?;
+    let stacks = recording.call_stacks();
+    let mut compared = 0;
+    for latch in recording.latches().iter().filter(|latch| latch.kind != Kind::Cond && latch.waits.sum_ns > 0) {
+        let of_latch = || stacks.iter().filter(|row| row.latch == latch.latch && row.mode == Some(latch.mode));
+        for (function, expected) in callsites(&recording, latch) {
+            let (found, all) = share(of_latch(), |row| row.samples, |row| calls(row, &function));
+            if all < LEAST_OF_LATCH || expected < 0.2 {
+                continue;
+            }
+            println!("{}: {function} in {found:.2} of {all} stacks, {expected:.2} of the wait time", latch.latch);
+            ensure!((found - expected).abs() <= 2.0 * TOLERANCE, "{}: {function}", latch.latch);
+            compared += 1;
+        }
+    }
+    ensure!(compared >= 1, "no call site was compared");
+    Ok(())
+}

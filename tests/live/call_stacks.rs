@@ -21,15 +21,15 @@ const FOR_CLIENTS: &str = "do_command";
 const TOLERANCE: f64 = 0.1;
 
 /// The least number of samples: of all latches, and of one whose call sites are compared.
-const LEAST_SAMPLES: u64 = 300;
-const LEAST_OF_LATCH: u64 = 60;
+const LEAST_SAMPLES: u64 = 150;
+const LEAST_OF_LATCH: u64 = 40;
 
 fn record(release: Release) -> Result<Recording> {
     let server = Server::start(release, &Options::default())?;
     let mut load = Load::start(&server, "oltp_write_only", 24)?;
     load.wait_running()?;
     let file = server.dir().join("a.rec");
-    Recorder::start(&server, &file, &["--duration", "20s"])?.complete()?;
+    Recorder::start(&server, &file, &["--duration", "12s"])?.complete()?;
     load.stop()?;
     Ok(recording::read(&file)?)
 }

@@ -121,6 +121,12 @@ fn recordings_are_compared(guest: &Guest, server: Server, load: Load) -> Result<
     let common: BTreeSet<_> = names_a.intersection(&names_b).collect();
     ensure!(common.len() >= 3, "in common: {common:?}\nhost: {names_a:?}\nguest: {names_b:?}");
 
+    let stacks = b.call_stacks();
+    let for_clients = stacks.iter().filter(|row| row.calls.split(';').any(|call| call == "do_command"));
+    let (all, for_clients) = (stacks.len(), for_clients.count());
+    println!("{all} call stacks in the guest, {for_clients} of them for clients");
+    ensure!(for_clients >= 3, "{stacks:?}");
+
     let on_guest = fs::read_to_string(guest.share.path().join("arm.txt"))?;
     let [x86, arm] = [x86, arm].map(|file| file.display().to_string());
     let on_host = prints(&["report", &arm])?;

@@ -16,6 +16,8 @@ const MAX_INDEXES: usize = 128;
 const SEARCHED: usize = 2048;
 /// How many elements of a list are examined to find out how it is linked.
 const EXAMINED: usize = 32;
+/// The most elements that a list may have. More is no number of elements, but may be an address.
+const MOST_COUNTED: usize = 1 << 24;
 /// The most reads of the server's memory for one search. A server needs some hundreds.
 const MAX_READS: usize = 20_000;
 
@@ -143,7 +145,7 @@ impl Head {
             if elements < EXAMINED {
                 count == elements
             } else {
-                (EXAMINED..=MAX_TABLES).contains(&count)
+                (EXAMINED..=MOST_COUNTED).contains(&count)
             }
         };
         self.beside.iter().any(fits)

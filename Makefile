@@ -125,8 +125,13 @@ SLOW := scenario::every_load_runs_on_every_server truth::mysql_8_0_33_waits_agre
 	churn::figures_stay_right_while_tables_and_connections_of_mariadb_come_and_go \
 	cost::tracing_mariadb_costs_little cpu::mariadb_cpu_classes_agree_with_perf \
 	cpu::sampled_time_is_the_cpu_time_of_mariadb handoffs::mariadb_handoffs_are_where_threads_run \
-	hindsight::mariadb_has_a_past holders::a_limit_of_cpu_time_is_seen_on_mariadb \
+	hindsight::mariadb_has_a_past hindsight::the_past_costs_little cpu::checksum_calls_roughly_agree_with_bpftrace \
+	advice::a_small_table_cache_is_told_and_a_larger_one_helps threads::an_agent_that_gets_few_threads_never_panics \
+	life::twenty_attachments_lose_no_query \
+	truth::mysql_8_0_12_waits_agree_with_performance_schema holders::a_limit_of_cpu_time_is_seen_on_mariadb \
 	library::mariadb_10_2_table_cache_waits_agree_with_perf_schema \
+	locks::locks_of_older_servers_have_objects locks::mysql_8_0_33_locks_have_objects \
+	no_probes::recordings_without_probes_are_true_on_mysql \
 	no_probes::recordings_without_probes_are_true_on_mariadb no_probes::stacks_show_what_mariadb_waits_for \
 	programs::programs_on_mariadb_are_quick \
 	statements::statements_of_mariadb_agree_with_performance_schema watch::a_hot_latch_of_mariadb_is_watched
@@ -135,7 +140,7 @@ test-all: ## all of it on every server, those too that take long to fetch, and e
 	$(MAKE) test ARMTRACE_ALL_SERVERS=1
 	$(MAKE) live ARMTRACE_ALL_SERVERS=1 ARGS='--nocapture --ignored --exact $(SLOW)'
 	packaging/dist --tests aarch64
-	tests/vm/live arm64 6.12 --server mysql-8.0 --ignored truth::mysql_8_0_33
+	tests/vm/live arm64 6.12 --server mysql-8.0 --ignored truth::mysql_8_0_33 locks::mysql_8_0_33
 
 bench: setup ## what attaching costs, beside other tools, as root: hours (ARGS=quick: half an hour; ARGS=--write: docs/explanation/benchmarks.md)
 	cargo bench --locked --bench overhead $(RUNNER) -- $(ARGS)

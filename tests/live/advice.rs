@@ -78,6 +78,7 @@ fn check(case: &Case) -> Result<Report> {
 }
 
 #[test]
+#[ignore = "takes half a minute: make test-all"]
 fn a_small_table_cache_is_told_and_a_larger_one_helps() -> Result<()> {
     let before = check(&Case {
         release: Release::MYSQL_8_0_31,

@@ -1,7 +1,7 @@
 //! The call stacks of waiting threads: they reach down to what threads do for a client, and through the call sites that
 //! probes see.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use anyhow::{ensure, Result};
 use armtrace::measure::latch::{LatchWaits, StackWaits};
@@ -14,22 +14,26 @@ use lab::server::{Options, Server};
 
 use crate::recordings::Recorder;
 
+/// With the default budget, a comparison would need a recording of minutes.
+const BUDGET: &str = "5%";
+
 /// The function through which all that is done for a client is called.
 const FOR_CLIENTS: &str = "do_command";
 
-/// The most by which shares may differ.
-const TOLERANCE: f64 = 0.1;
+/// The most by which shares may differ. Threads that queue for the same latch are sampled together, so that a hundred
+/// samples can be from a few queues.
+const TOLERANCE: f64 = 0.3;
 
 /// The least number of samples: of all latches, and of one whose call sites are compared.
-const LEAST_SAMPLES: u64 = 150;
-const LEAST_OF_LATCH: u64 = 40;
+const LEAST_SAMPLES: u64 = 80;
+const LEAST_OF_LATCH: u64 = 60;
 
 fn record(release: Release) -> Result<Recording> {
     let server = Server::start(release, &Options::default())?;
     let mut load = Load::start(&server, "oltp_write_only", 24)?;
     load.wait_running()?;
     let file = server.dir().join("a.rec");
-    Recorder::start(&server, &file, &["--duration", "12s"])?.complete()?;
+    Recorder::start(&server, &file, &["--duration", "15s", "--max-overhead", BUDGET])?.complete()?;
     load.stop()?;
     Ok(recording::read(&file)?)
 }
@@ -53,14 +57,17 @@ fn reach_the_client(recording: &Recording) -> Result<()> {
     let (stacks, statements) = (recording.call_stacks(), recording.statements());
     let (unread, all) = share(stacks.iter(), |row| row.samples, |row| row.calls == StackWaits::UNREAD);
     let (for_clients, _) = share(stacks.iter(), |row| row.samples, |row| calls(row, FOR_CLIENTS));
-    let (executing, seen) = share(statements.iter(), |row| row.samples, |row| !row.digest.is_empty());
+    // Idle threads wait too, for conditions and events, of which there are no call stacks.
+    let contended: HashSet<_> = stacks.iter().map(|row| (&row.latch, row.mode)).collect();
+    let statements = statements.iter().filter(|row| contended.contains(&(&row.latch, row.mode)));
+    let (executing, seen) = share(statements, |row| row.samples, |row| !row.digest.is_empty());
     println!(
         "{all} samples of {} call stacks, {unread:.2} not read; {for_clients:.2} for clients, \
          {executing:.2} of {seen} samples execute statements",
         stacks.len()
     );
     ensure!(all >= LEAST_SAMPLES && seen >= LEAST_SAMPLES, "hardly anything was seen");
-    ensure!(unread <= 0.05, "{unread:.2} of the stacks were not read");
+    ensure!(unread <= 0.15, "{unread:.2} of the stacks were not read");
     // A client's thread also waits between statements.
     ensure!(
         for_clients >= executing - TOLERANCE && for_clients > 0.3,
@@ -100,7 +107,7 @@ fn call_stacks_of_mariadb_pass_through_their_call_sites() -> Result<()> {
                 continue;
             }
             println!("{}: {function} in {found:.2} of {all} stacks, {expected:.2} of the wait time", latch.latch);
-            ensure!((found - expected).abs() <= 2.0 * TOLERANCE, "{}: {function}", latch.latch);
+            ensure!((found - expected).abs() <= TOLERANCE, "{}: {function}", latch.latch);
             compared += 1;
         }
     }

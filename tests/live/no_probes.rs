@@ -182,6 +182,7 @@ fn recordings_without_probes_are_true_on_mariadb() -> Result<()> {
 }
 
 #[test]
+#[ignore = "takes a minute: make test-all"]
 fn recordings_without_probes_are_true_on_mysql() -> Result<()> {
     records_waits(Release::MYSQL_9_7, 0.25)
 }

@@ -84,6 +84,7 @@ fn an_agent_that_gets_no_more_threads_serves_and_detaches() -> Result<()> {
 }
 
 #[test]
+#[ignore = "takes half a minute: make test-all"]
 fn an_agent_that_gets_few_threads_never_panics() -> Result<()> {
     let server = Server::start(Release::MYSQL_9_7, &Options::default())?;
     let limited = Limited::new()?;

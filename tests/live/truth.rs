@@ -286,6 +286,7 @@ fn mysql_8_0_31_waits_agree_with_performance_schema() -> Result<()> {
 }
 
 #[test]
+#[ignore = "as on 8.0.31: make test-all"]
 fn mysql_8_0_12_waits_agree_with_performance_schema() -> Result<()> {
     agrees(Release::MYSQL_8_0_12, 32, &[])
 }

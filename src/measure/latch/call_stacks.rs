@@ -8,6 +8,7 @@ use std::sync::Arc;
 use foldhash::{HashMap, HashMapExt};
 use parking_lot::Mutex;
 
+use super::holders::is_contended;
 use super::looks::{InTurn, Look, Waiting};
 use super::stacks::Reader;
 use super::texts::{Sample, Shown, Texts};
@@ -18,6 +19,9 @@ use crate::server::Target;
 /// The most threads whose stacks are read in one look, which stand for all that wait. Threads that wait at the same
 /// moment often came through the same calls, so another look says more than more threads.
 const MOST_THREADS: usize = 8;
+
+/// The most call stacks that were displaced and keep what was counted for them. A text takes one or two kilobytes.
+const MOST_DISPLACED: usize = 200;
 
 /// The most stacks whose text is remembered.
 const MOST_KNOWN: usize = 512;
@@ -34,7 +38,7 @@ pub(super) struct SeenCallStacks(Mutex<Texts>);
 
 impl Default for SeenCallStacks {
     fn default() -> SeenCallStacks {
-        SeenCallStacks(Mutex::new(Texts::new(str::to_owned)))
+        SeenCallStacks(Mutex::new(Texts::new(MOST_DISPLACED, str::to_owned)))
     }
 }
 
@@ -54,21 +58,25 @@ pub(super) struct CallStackSampler {
     in_turn: InTurn,
     /// The texts of stacks, by where their functions were called, the innermost first.
     known: HashMap<Vec<u64>, Arc<str>>,
+    /// Whether parts of the program were read for new stacks, which are in memory now.
+    has_read: bool,
 }
 
 impl CallStackSampler {
     pub fn new(target: &Arc<Target>, seen: &Arc<SeenCallStacks>) -> CallStackSampler {
         let (target, seen) = (Arc::clone(target), Arc::clone(seen));
         let cpus = Machine::this().online_cpus().len() as u64;
-        CallStackSampler { target, seen, cpus, in_turn: InTurn::default(), known: HashMap::new() }
+        CallStackSampler { target, seen, cpus, in_turn: InTurn::default(), known: HashMap::new(), has_read: false }
     }
 
-    /// Adds a look. `registers` has those of threads, by index among all. The registers of a thread that runs on
-    /// another CPU are not known. One that ran on this CPU until the look was made stands for them.
+    /// Adds the threads of a look that contend for latches. `registers` has those of threads, by index among all. The
+    /// registers of a thread that runs on another CPU are not known. One that ran on this CPU until the look was made
+    /// stands for them.
     pub fn add(&mut self, look: &Look, registers: &[(usize, types::seen_thread)], reader: &mut Reader) {
         let registers: HashMap<usize, &types::seen_thread> = registers.iter().map(|(index, at)| (*index, at)).collect();
+        let contended = look.waiting(1).filter(|waiting| is_contended(&waiting.latch));
         let with_registers = |waiting: Waiting| Some((waiting, *registers.get(&waiting.thread)?));
-        let mut waiting: Vec<_> = look.waiting(1).filter_map(with_registers).collect();
+        let mut waiting: Vec<_> = contended.filter_map(with_registers).collect();
         let all = waiting.len() as u64;
         self.in_turn.keep(&mut waiting, MOST_THREADS);
         let read = waiting.len() as u64;
@@ -80,12 +88,16 @@ impl CallStackSampler {
             let shown = text.map_or(Shown::Unread, |text| texts.seen(&text, weight));
             texts.count(waiting.latch, shown, weight);
         }
+        if std::mem::take(&mut self.has_read) {
+            self.target.image.release_memory();
+        }
     }
 
     fn text(&mut self, calls: Vec<u64>) -> Arc<str> {
         if let Some(known) = self.known.get(&calls) {
             return Arc::clone(known);
         }
+        self.has_read = true;
         let names = calls.iter().rev().map(|address| name_in_stack(&self.target.function_name(*address)));
         let text: Arc<str> = names.collect::<Vec<_>>().join(&SEPARATOR.to_string()).into();
         if self.known.len() >= MOST_KNOWN {

@@ -11,10 +11,6 @@ use super::keys::MapKey;
 /// The most texts that are counted. A server can have more; samples of the others count as [`Shown::Other`].
 const MOST_TEXTS: usize = 200;
 
-/// The most texts that were displaced and keep what was counted for them, so that it does not become less. Beyond, what
-/// was counted for the lighter half of them becomes part of [`Shown::Other`].
-const MOST_DISPLACED: usize = 1000;
-
 /// The most counters. With more, samples of a latch count as [`Shown::Other`], for which there are as many again.
 const MOST_COUNTERS: usize = 8192;
 
@@ -64,6 +60,9 @@ pub(in crate::measure::latch) struct Texts {
     last_number: u64,
     /// The number of samples since weights were last halved.
     since_halved: u64,
+    /// The most texts that were displaced and keep what was counted for them, so that it does not become less. Beyond,
+    /// what was counted for the lighter half of them becomes part of [`Shown::Other`].
+    most_displaced: usize,
     /// Returns what may be shown of a text.
     show: fn(&str) -> String,
 }
@@ -76,8 +75,9 @@ struct Number {
 }
 
 impl Texts {
-    /// Creates one that has counted nothing. `show` returns what may be shown of a text.
-    pub fn new(show: fn(&str) -> String) -> Texts {
+    /// Creates one that has counted nothing, and keeps the counts of so many displaced texts. `show` returns what may
+    /// be shown of a text.
+    pub fn new(most_displaced: usize, show: fn(&str) -> String) -> Texts {
         Texts {
             numbers: HashMap::new(),
             displaced: HashMap::new(),
@@ -85,6 +85,7 @@ impl Texts {
             samples: HashMap::new(),
             last_number: 0,
             since_halved: 0,
+            most_displaced,
             show,
         }
     }
@@ -156,7 +157,7 @@ impl Texts {
         }
         self.numbers.remove(&text);
         self.displaced.insert(text, lightest.number);
-        if self.displaced.len() > MOST_DISPLACED {
+        if self.displaced.len() > self.most_displaced {
             self.merge_displaced();
         }
         true
@@ -171,7 +172,7 @@ impl Texts {
         let sum = |number: u64| sums.get(&Shown::Text(number)).copied().unwrap_or_default();
         let mut numbers: Vec<u64> = self.displaced.values().copied().collect();
         numbers.sort_by_key(|number| (sum(*number), *number));
-        let light: HashSet<u64> = numbers.into_iter().take(MOST_DISPLACED / 2).collect();
+        let light: HashSet<u64> = numbers.into_iter().take(self.most_displaced / 2).collect();
         self.displaced.retain(|_, number| !light.contains(number));
         self.texts.retain(|number, _| !light.contains(number));
         let is_light = |shown: Shown| matches!(shown, Shown::Text(number) if light.contains(&number));
@@ -200,7 +201,7 @@ mod tests {
 
     #[test]
     fn samples_are_counted_by_text() {
-        let mut texts = Texts::new(str::to_owned);
+        let mut texts = Texts::new(1000, str::to_owned);
         let one = see(&mut texts, "SELECT ?", 1);
         assert_eq!(see(&mut texts, "SELECT ?", 4), one);
         texts.count(LATCH, Shown::Nothing, 2);
@@ -214,7 +215,7 @@ mod tests {
 
     #[test]
     fn only_what_may_be_shown_is_kept_for_output() {
-        let mut texts = Texts::new(|_| "UPDATE".to_owned());
+        let mut texts = Texts::new(1000, |_| "UPDATE".to_owned());
         see(&mut texts, "update t set a = ?", 1);
         see(&mut texts, "update u set a = ?", 1);
         let all: Vec<Arc<Text>> = texts.all().into_iter().filter_map(|sample| sample.text).collect();
@@ -225,7 +226,7 @@ mod tests {
     #[test]
     fn heavy_texts_replace_light_ones() {
         fastrand::seed(1);
-        let mut texts = Texts::new(str::to_owned);
+        let mut texts = Texts::new(1000, str::to_owned);
         let mut sum = 0;
         for i in 0..20_000 {
             see(&mut texts, &format!("SELECT a{i}"), 1);
@@ -233,7 +234,7 @@ mod tests {
             sum += 2;
         }
         assert_eq!(samples(&texts), sum);
-        assert!(texts.numbers.len() <= MOST_TEXTS && texts.displaced.len() <= MOST_DISPLACED);
+        assert!(texts.numbers.len() <= MOST_TEXTS && texts.displaced.len() <= 1000);
         assert_eq!(texts.texts.len(), texts.numbers.len() + texts.displaced.len());
         let is_heavy = |sample: &Sample| sample.text.as_ref().is_some_and(|text| text.shown.starts_with("UPDATE"));
         let heavy: u64 = texts.all().into_iter().filter(is_heavy).map(|sample| sample.samples).sum();
@@ -244,7 +245,7 @@ mod tests {
     #[test]
     fn a_displaced_text_keeps_its_samples() {
         fastrand::seed(1);
-        let mut texts = Texts::new(str::to_owned);
+        let mut texts = Texts::new(1000, str::to_owned);
         let once = see(&mut texts, "SELECT once", 500);
         for i in 0..400_000 {
             see(&mut texts, &format!("UPDATE b{}", i % 400), 1);
@@ -259,7 +260,7 @@ mod tests {
 
     #[test]
     fn memory_is_bounded() {
-        let mut texts = Texts::new(str::to_owned);
+        let mut texts = Texts::new(1000, str::to_owned);
         let shown = texts.seen("SELECT ?", 1);
         for i in 0..2 * MOST_COUNTERS as u64 {
             let mut latch = LATCH;

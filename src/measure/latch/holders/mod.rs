@@ -169,7 +169,7 @@ fn place(latch: &Wanted) -> (MapKey, u64) {
 }
 
 /// Returns whether a wait for a latch is contention, rather than one for an event or for a mutex after one.
-fn is_contended(key: &MapKey) -> bool {
+pub(super) fn is_contended(key: &MapKey) -> bool {
     let key = latch_key(key);
     let is_lock = || {
         use types::primitive as primitives;

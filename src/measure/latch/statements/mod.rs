@@ -37,6 +37,9 @@ pub enum StatementDetail {
 /// The most threads whose statements are read in one look.
 const MOST_THREADS: usize = 256;
 
+/// The most statements that were displaced and keep what was counted for them.
+const MOST_DISPLACED: usize = 1000;
+
 /// The reason why it is not known which statements wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotRead {
@@ -79,7 +82,7 @@ impl SeenStatements {
             StatementDetail::Digest => digest::verb_of,
             StatementDetail::Text => str::to_owned,
         };
-        Some(find(target).map(|at| SeenStatements { at, texts: Mutex::new(Texts::new(show)) }))
+        Some(find(target).map(|at| SeenStatements { at, texts: Mutex::new(Texts::new(MOST_DISPLACED, show)) }))
     }
 
     /// Returns how often each statement was seen for each latch.

@@ -1,0 +1,193 @@
+//! Which tables, indexes and other objects threads wait for in waits for locks.
+//!
+//! These waits last for milliseconds to minutes, so it is enough to look at the waiting threads from time to time: at
+//! their stacks, which do not change meanwhile. A thread that waits for longer is seen more often, so the samples of an
+//! object are its share of the time waited.
+
+mod metadata;
+mod rows;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use self::metadata::MetadataKeys;
+use self::rows::RowLocks;
+use super::figures::LockedObject;
+use super::plan::LockPlan;
+use super::probes::LockProbes;
+use super::stages::Stages;
+use crate::bpf::lock::types;
+use crate::catalog::LockKind;
+use crate::measure::latch::InTurn;
+use crate::server::{sleeps_at, Memory, Target};
+
+/// The most threads whose stacks are read in one look. They stand for all that wait then.
+const MOST_THREADS: usize = 8;
+
+/// The most objects that are counted. What others have counts as [`LockedObject::OTHER`].
+const MOST_OBJECTS: usize = 200;
+
+/// How much of a stack is read, in bytes: what a thread keeps of its wait is in the innermost frames.
+const STACK: usize = 4096;
+
+/// Addresses of programs have at most this many bits.
+const ADDRESS_BITS: u32 = 48;
+
+/// What a thread waits for.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Object {
+    /// A table as `schema.table`, or another name.
+    name: String,
+    /// The index with the locked row; empty for other locks.
+    index: String,
+}
+
+/// How often threads were seen to wait for each object.
+#[derive(Default)]
+pub(super) struct SeenObjects(Mutex<HashMap<(String, Object), u64>>);
+
+/// A waiting thread.
+pub(super) struct Waiter {
+    pub thread: u32,
+    pub wait: types::lock_wait,
+}
+
+/// Looks at the threads of one server that wait for locks.
+pub(super) struct ObjectSampler {
+    target: Arc<Target>,
+    memory: Memory,
+    stages: Arc<Mutex<Stages>>,
+    seen: Arc<SeenObjects>,
+    rows: RowLocks,
+    metadata: MetadataKeys,
+    in_turn: InTurn,
+}
+
+/// The innermost part of a thread's stack.
+struct Stack {
+    words: Vec<u64>,
+}
+
+impl SeenObjects {
+    fn count(&self, lock: String, object: Object, samples: u64) {
+        let mut seen = self.0.lock();
+        let is_full = seen.len() >= MOST_OBJECTS;
+        let key = (lock, object);
+        let key = if is_full && !seen.contains_key(&key) { (key.0, Object::named(LockedObject::OTHER)) } else { key };
+        *seen.entry(key).or_default() += samples;
+    }
+
+    /// Returns how often each object was seen since attach.
+    pub fn all(&self) -> Vec<LockedObject> {
+        let seen = self.0.lock();
+        let rows = seen.iter().map(|((lock, object), samples)| LockedObject {
+            lock: lock.clone(),
+            object: object.name.clone(),
+            index: object.index.clone(),
+            samples: *samples,
+        });
+        let mut rows: Vec<LockedObject> = rows.collect();
+        rows.sort_by(|a, b| (&a.lock, &a.object, &a.index).cmp(&(&b.lock, &b.object, &b.index)));
+        rows
+    }
+}
+
+impl Object {
+    fn named(name: &str) -> Object {
+        Object { name: name.to_owned(), index: String::new() }
+    }
+}
+
+impl ObjectSampler {
+    pub fn new(
+        target: &Arc<Target>,
+        plan: &LockPlan,
+        stages: &Arc<Mutex<Stages>>,
+        seen: &Arc<SeenObjects>,
+    ) -> ObjectSampler {
+        let metadata = plan.waits.iter().find(|wait| wait.waits_for != LockKind::Row);
+        ObjectSampler {
+            memory: Memory::new(target.pid),
+            stages: Arc::clone(stages),
+            seen: Arc::clone(seen),
+            rows: RowLocks::default(),
+            metadata: MetadataKeys::new(target, metadata),
+            in_turn: InTurn::default(),
+            target: Arc::clone(target),
+        }
+    }
+
+    /// Looks at some of the threads that wait at the moment.
+    pub fn look(&mut self, probes: &LockProbes) {
+        let Ok(mut waiting) = probes.waiters() else { return };
+        let all = waiting.len() as u64;
+        self.in_turn.keep(&mut waiting, MOST_THREADS);
+        let read = waiting.len() as u64;
+        for (n, waiter) in (0u64..).zip(waiting) {
+            let lock = self.stages.lock().name(&waiter.wait.key);
+            let object = self.object(&lock, &waiter);
+            // If the thread no longer waits, or waits anew, its stack may have been that of something else.
+            if probes.still_waits(&waiter) {
+                let object = object.unwrap_or_else(|| Object::named(LockedObject::UNKNOWN));
+                self.seen.count(lock, object, all * (n + 1) / read - all * n / read);
+            }
+        }
+    }
+
+    fn object(&mut self, lock: &str, waiter: &Waiter) -> Option<Object> {
+        let stack = Stack::read(&self.memory, sleeps_at(waiter.thread as i32)?)?;
+        match waiter.wait.key.stage {
+            0 => self.rows.object(&self.memory, &stack),
+            _ => self.metadata.object(&self.target, &self.memory, &stack, lock),
+        }
+    }
+}
+
+impl Stack {
+    fn read(memory: &Memory, start: u64) -> Option<Stack> {
+        // The smallest page size: a stack ends with a page.
+        const PAGE: u64 = 4096;
+        let whole = [STACK, (PAGE - start % PAGE) as usize];
+        let read = |size| {
+            let mut bytes = vec![0; size];
+            memory.read(start, &mut bytes).is_ok().then_some(bytes)
+        };
+        let bytes = whole.into_iter().find_map(read)?;
+        let words = bytes.chunks_exact(8).map(|word| word.try_into().map_or(0, u64::from_le_bytes)).collect();
+        Some(Stack { words })
+    }
+}
+
+/// Returns whether this can be the address of an object.
+fn is_pointer(word: u64) -> bool {
+    /// Nothing is below.
+    const FIRST: u64 = 1 << 16;
+    word % 8 == 0 && (FIRST..1 << ADDRESS_BITS).contains(&word)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn objects_beyond_the_bound_are_counted_together() {
+        let seen = SeenObjects::default();
+        for i in 0..2 * MOST_OBJECTS {
+            seen.count("row lock".to_owned(), Object::named(&format!("db.t{i}")), 1);
+        }
+        let all = seen.all();
+        assert_eq!(all.iter().map(|row| row.samples).sum::<u64>(), 2 * MOST_OBJECTS as u64);
+        let other = all.iter().find(|row| row.object == LockedObject::OTHER).unwrap();
+        assert_eq!((all.len(), other.samples), (MOST_OBJECTS + 1, MOST_OBJECTS as u64));
+    }
+
+    #[test]
+    fn a_stack_is_read_up_to_its_end() {
+        let words = [1u64, 2, 3];
+        let stack = Stack::read(&Memory::new(std::process::id() as i32), words.as_ptr() as u64).unwrap();
+        assert_eq!(stack.words[..3], words);
+        assert!(Stack::read(&Memory::new(std::process::id() as i32), 8).is_none());
+    }
+}

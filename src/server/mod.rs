@@ -30,7 +30,8 @@ pub use numa::{nodes_allowed, NumaMemory};
 pub use option_file::OptionFileError;
 pub use place::Place;
 pub use process::{
-    cpu_time_ns, cpus_allowed, has_seccomp_filter, has_shadow_stack, is_another_armtrace, started_at, threads,
+    cpu_time_ns, cpus_allowed, has_seccomp_filter, has_shadow_stack, is_another_armtrace, sleeps_at, started_at,
+    threads,
 };
 pub use programs::Programs;
 pub use running::{processes_like_servers, running_server, running_servers, RunningServer};

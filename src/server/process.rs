@@ -1,6 +1,6 @@
 //! Reads what /proc says about a process. A process is given by its ID and may end at any time.
 
-use procfs::process::{Process, Status};
+use procfs::process::{Process, Status, Syscall};
 
 /// Returns the CPU time, user and system, that process `pid` has used so far, in nanoseconds; `None` if it has ended.
 pub fn cpu_time_ns(pid: i32) -> Option<u64> {
@@ -26,6 +26,14 @@ pub fn threads(pid: i32) -> Vec<i32> {
     let mut threads: Vec<i32> = tasks.into_iter().flatten().flatten().map(|task| task.tid).collect();
     threads.sort_by_key(|thread| (*thread != pid, *thread));
     threads
+}
+
+/// Returns the stack pointer of thread `tid`, which sleeps in a system call; `None` if it does not sleep.
+pub fn sleeps_at(tid: i32) -> Option<u64> {
+    match Process::new(tid).ok()?.syscall().ok()? {
+        Syscall::Blocked { stack_pointer, .. } => Some(stack_pointer),
+        _ => None,
+    }
 }
 
 /// Returns whether process `pid` filters system calls (seccomp); `None` if the kernel does not say.

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::top::{Interval, PerStatement, TopLock, TopReacquire};
+use crate::measure::locks::LockedObject;
 use crate::measure::Snapshot;
 use crate::present::format::{count, nanoseconds, percent, span};
 use crate::present::names::short_names;
@@ -35,19 +36,31 @@ pub fn reacquires(top: &[TopReacquire], width: u16) -> Option<String> {
     (!top.is_empty()).then_some(text)
 }
 
-/// Formats the waits for locks of the database, longest first: `row lock 2.40s/s in 8 waits/s, 3 waiting, the first for
-/// 12.0s · table metadata lock 1 waiting, the first for 400ms`, or says why they are not measured. Returns `None` if
-/// nobody waits, or has waited.
-pub fn locks(interval: &Interval) -> Option<String> {
+/// Formats the waits for locks of the database, longest first: `locks: row lock 2.40s/s in 8 waits/s, 3 waiting, the
+/// first for 12.0s · table metadata lock 1 waiting, the first for 400ms`, and [what they are mostly
+/// for](locked_objects), or says why they are not measured. There are no lines if nobody waits, or has waited.
+pub fn locks(interval: &Interval) -> Vec<String> {
     if interval.locks_rest() {
-        return Some("locks: not measured for some minutes: measuring so many would exceed the budget".to_owned());
+        return vec!["locks: not measured for some minutes: measuring so many would exceed the budget".to_owned()];
     }
-    waits_for_locks(interval).map(|line| format!("locks: {line}"))
+    let waits = waits_for_locks(interval).map(|line| format!("locks: {line}"));
+    let objects = locked_objects(interval).map(|line| format!("locked: {line}"));
+    waits.into_iter().chain(objects).collect()
 }
 
 /// Formats the waits for locks as [`locks`] does, without a heading.
 pub fn waits_for_locks(interval: &Interval) -> Option<String> {
-    let line = interval.locks().iter().map(lock).collect::<Vec<String>>().join(" · ");
+    joined(interval.locks().iter().map(lock))
+}
+
+/// Formats for each lock what most waits are for: `shop.orders (PRIMARY) 75% · shop.items 100%`. Returns `None` if none
+/// were seen.
+pub fn locked_objects(interval: &Interval) -> Option<String> {
+    joined(interval.locks().iter().filter_map(mostly))
+}
+
+fn joined(parts: impl Iterator<Item = String>) -> Option<String> {
+    let line = parts.collect::<Vec<String>>().join(" · ");
     (!line.is_empty()).then_some(line)
 }
 
@@ -61,6 +74,11 @@ fn lock(row: &TopLock) -> String {
         format!("{} waiting, the first for {longest}", row.waiting)
     });
     format!("{} {}", row.lock, waited.into_iter().chain(waiting).collect::<Vec<String>>().join(", "))
+}
+
+fn mostly(row: &TopLock) -> Option<String> {
+    let (object, share) = row.mostly.as_ref().filter(|(object, _)| object.object != LockedObject::UNKNOWN)?;
+    Some(format!("{} {:.0}%", object.name(), 100.0 * share))
 }
 
 /// Formats the number of waits per second: `1.81k waits/s`, or that they are not counted.
@@ -101,10 +119,21 @@ mod tests {
             wait_ns_per_second: 2.4e9,
             waiting: 3,
             longest_ns: 12_000_000_000,
+            mostly: None,
         };
         assert_eq!(lock(&row), "row lock 2.40s/s in 8 waits/s, 3 waiting, the first for 12.0s");
         assert_eq!(lock(&TopLock { waiting: 0, ..row.clone() }), "row lock 2.40s/s in 8 waits/s");
-        assert_eq!(lock(&TopLock { waits_per_second: 0.0, ..row }), "row lock 3 waiting, the first for 12.0s");
+        let waiting = TopLock { waits_per_second: 0.0, ..row };
+        assert_eq!(lock(&waiting), "row lock 3 waiting, the first for 12.0s");
+        let seen = |object: &str| LockedObject {
+            lock: "row lock".to_owned(),
+            object: object.to_owned(),
+            index: "PRIMARY".to_owned(),
+            samples: 5,
+        };
+        let mostly = |object: &str| mostly(&TopLock { mostly: Some((seen(object), 0.8)), ..waiting.clone() });
+        assert_eq!(mostly("shop.orders").as_deref(), Some("shop.orders (PRIMARY) 80%"));
+        assert_eq!(mostly(LockedObject::UNKNOWN), None);
     }
 
     #[test]

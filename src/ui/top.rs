@@ -4,7 +4,7 @@ use strum::IntoEnumIterator;
 
 use crate::measure::cpu::CpuTime;
 use crate::measure::latch::{CallsiteWaits, Handoffs, LatchWaits, Locality, PageWaits, Reacquires};
-use crate::measure::locks::LockWaits;
+use crate::measure::locks::{shares, LockWaits, LockedObject};
 use crate::measure::Snapshot;
 use crate::model::{since, CpuClass, Cumulative, Histogram, Kind, Mode};
 use std::collections::HashMap;
@@ -81,6 +81,9 @@ pub struct TopLock {
     pub waiting: u64,
     /// How long the first of them has waited, in nanoseconds.
     pub longest_ns: u64,
+    /// The object whose locks most threads were seen to wait for in the interval, with its share, 0 to 1; `None` if
+    /// none were seen.
+    pub mostly: Option<(LockedObject, f64)>,
 }
 
 /// The mean cost of a client's statement in an interval.
@@ -231,6 +234,11 @@ impl<'a> Interval<'a> {
             return Vec::new();
         }
         let counted = self.counted(|s| &s.locks.waits, |row| &row.lock);
+        let seen = self.counted(|s| &s.locks.objects, |row| (&row.lock, &row.object, &row.index));
+        let mostly = |lock: &str| {
+            let of_lock = seen.iter().filter(|row| row.lock == lock).cloned().collect();
+            shares(of_lock).into_iter().next()
+        };
         let waiting = |lock: &str| self.now.locks.waiting.iter().find(|waiting| waiting.lock == lock);
         let row = |row: &LockWaits| TopLock {
             lock: row.lock.clone(),
@@ -238,6 +246,7 @@ impl<'a> Interval<'a> {
             wait_ns_per_second: row.waits.sum_ns as f64 / self.seconds(),
             waiting: waiting(&row.lock).map_or(0, |waiting| waiting.threads),
             longest_ns: waiting(&row.lock).map_or(0, |waiting| waiting.longest_ns),
+            mostly: mostly(&row.lock),
         };
         let mut rows: Vec<TopLock> = counted.iter().map(row).collect();
         rows.retain(|row| row.waits_per_second > 0.0 || row.waiting > 0);

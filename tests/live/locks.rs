@@ -5,12 +5,15 @@ use std::thread::{self, sleep, ScopedJoinHandle};
 use std::time::Duration;
 
 use anyhow::{ensure, Context, Result};
+use armtrace::recording;
 use armtrace::server::cpu_time_ns;
 
 use lab::agent::{doctor, Agent, Sample};
 use lab::load::Load;
 use lab::releases::Release;
 use lab::server::{wait_for, Options, Server};
+
+use crate::recordings::Recorder;
 
 const ROW: &str = "row lock";
 const TABLE: &str = "table metadata lock";
@@ -234,6 +237,80 @@ fn mysql_9_7_locks_agree_with_the_server() -> Result<()> {
 #[test]
 fn mariadb_11_4_locks_agree_with_the_server() -> Result<()> {
     locks_agree_with_the_server(Release::MARIADB_11_4)
+}
+
+/// Sessions wait for rows of two tables, for a table, and for a user lock, for seconds.
+fn wait_for_objects(server: &Server) -> Result<()> {
+    let [orders, items] = ["UPDATE shop.orders SET n = n + 1 WHERE id = 1;", "SELECT * FROM shop.items WHERE id = 2;"];
+    let locked_item = "SELECT id FROM shop.items FORCE INDEX (k_1) WHERE k = 1 FOR UPDATE;";
+    thread::scope(|scope| {
+        let mut sessions = Vec::new();
+        let mut begin = |sql: String| {
+            sessions.push(meanwhile(scope, server, sql));
+            sleep(Duration::from_millis(300));
+        };
+        begin(format!("BEGIN; {orders} DO SLEEP(5); COMMIT"));
+        begin(format!("BEGIN; {locked_item} DO SLEEP(5); COMMIT"));
+        begin("LOCK TABLES shop.plain READ; DO SLEEP(4.5); UNLOCK TABLES".to_owned());
+        begin("SELECT GET_LOCK('job', 1); DO SLEEP(4.5)".to_owned());
+        // What a session did before leaves traces on its stack.
+        for _ in 0..3 {
+            begin(format!("{items} SELECT COUNT(*) FROM shop.plain; {orders}"));
+        }
+        begin(format!("SELECT * FROM shop.orders; {locked_item}"));
+        begin("ALTER TABLE shop.plain ADD COLUMN more INT".to_owned());
+        begin("SELECT GET_LOCK('job', 10)".to_owned());
+        sessions.into_iter().try_for_each(|session| session.join().expect("no panic").map(|_| ()))
+    })
+}
+
+/// The tables and indexes for which threads wait are those of the statements.
+fn locks_have_objects(release: Release) -> Result<()> {
+    let server = Server::start(release, &Options::default())?;
+    server.query(
+        "CREATE DATABASE shop; CREATE TABLE shop.orders (id INT PRIMARY KEY, n INT);
+         CREATE TABLE shop.items (id INT PRIMARY KEY, k INT, KEY k_1 (k));
+         CREATE TABLE shop.plain (id INT PRIMARY KEY);
+         INSERT INTO shop.orders VALUES (1, 0), (2, 0); INSERT INTO shop.items VALUES (1, 1), (2, 2), (3, 3)",
+    )?;
+    let file = server.dir().join("locks.rec");
+    let recorder = Recorder::start(&server, &file, &["--duration", "7s"])?;
+    wait_for_objects(&server)?;
+    recorder.complete()?;
+    let recording = recording::read(&file)?;
+    let seen = |lock: &str| -> Vec<(String, f64)> {
+        recording.locked_objects(lock).iter().map(|(object, share)| (object.name(), *share)).collect()
+    };
+    println!("{}: {:?} {:?} {:?}", release.name(), seen(ROW), seen(TABLE), seen("user lock"));
+    // Three sessions wait for one row, and one that began later for the other.
+    let rows = seen(ROW);
+    ensure!(rows.len() == 2 && rows[0].0 == "shop.orders (PRIMARY)" && rows[1].0 == "shop.items (k_1)", "{rows:?}");
+    ensure!((0.65..0.9).contains(&rows[0].1), "{rows:?}");
+    ensure!(seen(TABLE) == [("shop.plain".to_owned(), 1.0)] && seen("user lock") == [("job".to_owned(), 1.0)]);
+    server.stop()
+}
+
+#[test]
+fn mysql_9_7_locks_have_objects() -> Result<()> {
+    locks_have_objects(Release::MYSQL_9_7)
+}
+
+#[test]
+fn mariadb_11_4_locks_have_objects() -> Result<()> {
+    locks_have_objects(Release::MARIADB_11_4)
+}
+
+#[test]
+#[ignore = "on arm64, in a guest: make test-all"]
+fn mysql_8_0_33_locks_have_objects() -> Result<()> {
+    locks_have_objects(Release::MYSQL_8_0)
+}
+
+#[test]
+#[ignore = "takes a minute: make test-all"]
+fn locks_of_older_servers_have_objects() -> Result<()> {
+    let older = [Release::MYSQL_5_7, Release::MYSQL_8_0_31, Release::MARIADB_10_1, Release::MARIADB_10_11];
+    older.into_iter().try_for_each(locks_have_objects)
 }
 
 /// What the probes of these waits have cost so far, in seconds, and their state.

@@ -21,7 +21,7 @@ use crate::measure::advice::advice;
 use crate::measure::Snapshot;
 use crate::model::ProbeState;
 use crate::present::format;
-use crate::ui::lines::waits_for_locks;
+use crate::ui::lines::{locked_objects, waits_for_locks};
 use crate::ui::top::{Interval, TopLatch};
 
 const STYLE: &str = include_str!("style.css");
@@ -153,6 +153,7 @@ fn notes(now: &Snapshot, interval: &Interval) -> Markup {
     notes.extend(idle(now, interval));
     notes.extend(now.paused.then(|| "Paused: the probes are detached, and nothing is counted.".to_owned()));
     notes.extend(waits_for_locks(interval).map(|waits| format!("Waits for other transactions: {waits}.")));
+    notes.extend(locked_objects(interval).map(|objects| format!("They are mostly for {objects}.")));
     notes.extend(now.locks.rests.then(|| LOCKS_REST.to_owned()));
     notes.extend(advice(&now.into()));
     notes.extend((!lost.is_empty()).then(|| format!("Events not counted: {}.", lost.join(", "))));

@@ -10,6 +10,8 @@ pub const ROW_LOCK: &str = "row lock";
 pub struct Figures {
     /// The waits that have ended since attach, by lock. What is measured is among them also if nobody has waited.
     pub waits: Vec<LockWaits>,
+    /// How often threads were seen to wait for each object since attach.
+    pub objects: Vec<LockedObject>,
     /// The waits that go on, by lock; empty if that is not known, as in a recording.
     pub waiting: Vec<WaitingNow>,
     /// Whether nothing is measured at the moment, because the probes take more than their part of the budget. Then
@@ -35,6 +37,46 @@ pub struct LockWaits {
     pub waits: Histogram,
 }
 
+/// How often threads were seen to wait for a lock of an object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LockedObject {
+    /// The kind of lock; see [`LockWaits::lock`].
+    pub lock: String,
+    /// The object: a table as `schema.table`, a schema, or the name of a user lock; or [`LockedObject::OTHER`] or
+    /// [`LockedObject::UNKNOWN`].
+    pub object: String,
+    /// The index that contains the locked row; empty for other locks.
+    pub index: String,
+    /// The number of times.
+    pub samples: u64,
+}
+
+impl LockedObject {
+    /// The object of locks that are not counted by object, because there were too many.
+    pub const OTHER: &'static str = "other";
+    /// The object of locks for which none was found, or that have none.
+    pub const UNKNOWN: &'static str = "unknown";
+
+    /// Returns the object, and the index if there is one: `shop.orders (PRIMARY)`.
+    pub fn name(&self) -> String {
+        match self.index.as_str() {
+            "" => self.object.clone(),
+            index => format!("{} ({index})", self.object),
+        }
+    }
+}
+
+/// Returns each object with its share of the samples of all of these, 0 to 1, the largest first.
+pub fn shares(mut objects: Vec<LockedObject>) -> Vec<(LockedObject, f64)> {
+    objects.sort_by(|a, b| b.samples.cmp(&a.samples).then_with(|| a.name().cmp(&b.name())));
+    let all: u64 = objects.iter().map(|object| object.samples).sum();
+    let with_share = |object: LockedObject| {
+        let share = object.samples as f64 / all as f64;
+        (object, share)
+    };
+    objects.into_iter().filter(|object| object.samples > 0).map(with_share).collect()
+}
+
 /// The waits for one kind of lock that have not ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WaitingNow {
@@ -48,3 +90,4 @@ pub struct WaitingNow {
 
 cumulative!(LockWaits {} with waits);
 cumulative!(Rested { ns });
+cumulative!(LockedObject { samples });

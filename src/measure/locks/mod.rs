@@ -4,6 +4,7 @@
 mod compare;
 mod figures;
 mod metrics;
+mod objects;
 mod plan;
 mod probes;
 pub mod record;
@@ -12,7 +13,7 @@ mod rest;
 mod shown;
 mod stages;
 
-pub use figures::{Figures, LockWaits, Rested, WaitingNow, ROW_LOCK};
+pub use figures::{shares, Figures, LockWaits, LockedObject, Rested, WaitingNow, ROW_LOCK};
 pub use metrics::LockMetrics;
 pub use plan::{lock_plan, LockPlan, PlannedLockSite, PlannedLockWait};
 
@@ -24,6 +25,7 @@ use anyhow::{Context, Result};
 use parking_lot::Mutex;
 
 use self::compare::LocksComparison;
+use self::objects::{ObjectSampler, SeenObjects};
 use self::probes::{Counted, LockProbes};
 use self::report::LocksReport;
 use self::rest::{Phase, Rest, Used, INTERVAL, REST};
@@ -42,10 +44,11 @@ use crate::worker::{Stop, Worker};
 /// The waits of one server for locks. Dropping it detaches the probes.
 pub struct Locks {
     plan: Arc<LockPlan>,
-    stages: Mutex<Stages>,
+    stages: Arc<Mutex<Stages>>,
+    objects: Arc<SeenObjects>,
     shown: Mutex<Shown>,
     governed: Arc<Governed>,
-    /// The thread that checks what the probes cost.
+    /// The thread that checks what the probes cost, and looks at what waits are for.
     worker: Mutex<Option<Worker>>,
 }
 
@@ -83,16 +86,20 @@ impl Locks {
         let plan = planned(target);
         let governed = Governed::new(Arc::clone(target), LockProbes::attach(target, &plan)?, max_overhead)?;
         let governed = Arc::new(governed);
+        let (stages, objects) = (Arc::new(Mutex::new(Stages::new(target))), Arc::new(SeenObjects::default()));
         let checked = Arc::clone(&governed);
+        let mut sampler = ObjectSampler::new(target, &plan, &stages, &objects);
         let work = move |stop: &Stop| {
             while stop.wait(INTERVAL) {
                 checked.check().unwrap_or_else(|why| tracing::error!("cannot read what the probes cost: {why:#}"));
+                if checked.probes.are_attached() {
+                    sampler.look(&checked.probes);
+                }
             }
         };
-        let worker = Worker::start("lock-budget", work);
+        let worker = Worker::start("lock-waits", work);
         let worker = Mutex::new(Some(worker.context("cannot start a thread")?));
-        let (stages, shown) = (Mutex::new(Stages::new(target)), Mutex::default());
-        Ok(Locks { plan, stages, shown, governed, worker })
+        Ok(Locks { plan, stages, objects, shown: Mutex::default(), governed, worker })
     }
 
     /// Returns what was counted under the name of each lock. Locks that are measured and that every server has are
@@ -310,6 +317,7 @@ impl Measurement for Locks {
             snapshot.locks.waits = self.shown.lock().last();
             snapshot.locks.rests = snapshot.up;
         }
+        snapshot.locks.objects = self.objects.all();
         let rested = (!rested.is_zero()).then_some(Rested { ns: rested.as_nanos() as u64 });
         snapshot.locks.rested = rested.into_iter().collect();
         probes.add_lost(&mut snapshot.lost)

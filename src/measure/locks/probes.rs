@@ -6,9 +6,10 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
-use libbpf_rs::{MapCore, MapHandle};
+use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use parking_lot::Mutex;
 
+use super::objects::Waiter;
 use super::plan::{LockPlan, PlannedLockSite, PlannedLockWait};
 use crate::attach::{
     attach_sites, detach_all, uprobe_multi_works, Costs, Link, ProbeClass, SiteAddress, SitePrograms, Skipped,
@@ -132,8 +133,25 @@ impl LockProbes {
     }
 
     pub fn counted(&self) -> Result<Counted> {
+        let waiting = self.waiters()?.into_iter().map(|waiter| waiter.wait).collect();
+        Ok(Counted { waits: entries(&self.waits)?, waiting })
+    }
+
+    /// Returns the threads that wait.
+    pub fn waiters(&self) -> Result<Vec<Waiter>> {
+        // As a rule there are none, and room for all that there could be is a lot of memory.
+        if self.waiters.keys().next().is_none() {
+            return Ok(Vec::new());
+        }
         let waiting: Vec<(u32, types::lock_wait)> = entries(&self.waiters)?;
-        Ok(Counted { waits: entries(&self.waits)?, waiting: waiting.into_iter().map(|(_, wait)| wait).collect() })
+        Ok(waiting.into_iter().map(|(thread, wait)| Waiter { thread, wait }).collect())
+    }
+
+    /// Returns whether a thread is still in the same wait.
+    pub fn still_waits(&self, waiter: &Waiter) -> bool {
+        let bytes = self.waiters.lookup(&waiter.thread.to_ne_bytes(), MapFlags::ANY).ok().flatten();
+        let wait = bytes.as_deref().and_then(|bytes| plain::from_bytes::<types::lock_wait>(bytes).ok());
+        wait.is_some_and(|wait| wait.begin_ns == waiter.wait.begin_ns)
     }
 
     /// Returns the probes, which are in this state, with their hits.

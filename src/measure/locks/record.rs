@@ -1,6 +1,8 @@
 //! Records waits for locks of the database.
 
-use super::figures::{LockWaits, Rested};
+use serde::{Deserialize, Serialize};
+
+use super::figures::{shares, LockWaits, LockedObject, Rested};
 use crate::measure::latch::record::LatchTotal;
 use crate::measure::Snapshot;
 use crate::model::OTHER;
@@ -40,6 +42,65 @@ impl Row for LockWaits {
     }
 }
 
+/// An object that has locks.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct ObjectKey {
+    /// The kind of lock; see [`LockWaits::lock`].
+    pub lock: String,
+    /// The object; see [`LockedObject::object`].
+    pub object: String,
+    /// The index; see [`LockedObject::index`].
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub index: String,
+}
+
+impl Row for LockedObject {
+    type Key = ObjectKey;
+    type Total = Counts<1>;
+
+    const BOUNDS: &'static [Bound<ObjectKey>] = &[
+        Bound { rows: 200, other: ObjectKey::of_lock },
+        Bound { rows: 100, other: |key| if *key == key.of_lock() { ObjectKey::of_others() } else { key.clone() } },
+    ];
+
+    fn entries(now: &Snapshot) -> Vec<&LockedObject> {
+        now.locks.objects.iter().collect()
+    }
+
+    fn key(&self) -> ObjectKey {
+        ObjectKey { lock: self.lock.clone(), object: self.object.clone(), index: self.index.clone() }
+    }
+
+    fn total(&self) -> Counts<1> {
+        Counts([self.samples])
+    }
+
+    fn restore(key: &ObjectKey, Counts([samples]): Counts<1>) -> LockedObject {
+        let ObjectKey { lock, object, index } = key.clone();
+        LockedObject { lock, object, index, samples }
+    }
+
+    fn list(snapshot: &mut Snapshot) -> &mut Vec<LockedObject> {
+        &mut snapshot.locks.objects
+    }
+
+    fn weight(Counts([samples]): &Counts<1>) -> u64 {
+        *samples
+    }
+}
+
+impl ObjectKey {
+    /// Returns the key of all objects with this kind of lock that have no row of their own.
+    fn of_lock(&self) -> ObjectKey {
+        ObjectKey { lock: self.lock.clone(), object: LockedObject::OTHER.to_owned(), index: String::new() }
+    }
+
+    /// Returns the key of all objects with a kind of lock that has no row of its own.
+    fn of_others() -> ObjectKey {
+        ObjectKey { lock: OTHER.to_owned(), object: LockedObject::OTHER.to_owned(), index: String::new() }
+    }
+}
+
 /// There is one row, and only if there was such a time.
 impl Row for Rested {
     type Key = ();
@@ -68,6 +129,14 @@ impl Recording {
     /// Returns for how long waits for locks were not measured because of the budget, in nanoseconds.
     pub fn lock_rest_ns(&self) -> u64 {
         self.entries::<Rested>().iter().map(|rested| rested.ns).sum()
+    }
+
+    /// Returns the objects whose locks of this kind threads were seen to wait for, most first, each with its share of
+    /// the samples, 0 to 1; empty if none were seen.
+    pub fn locked_objects(&self, lock: &str) -> Vec<(LockedObject, f64)> {
+        let mut rows = self.entries::<LockedObject>();
+        rows.retain(|row| row.lock == lock && row.samples > 0);
+        shares(rows)
     }
 
     /// Returns the waits for locks, longest first; empty if they were not measured, or if nobody waited.

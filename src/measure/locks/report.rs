@@ -4,10 +4,13 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::figures::LockWaits;
+use super::figures::{LockWaits, LockedObject};
 use crate::present::format;
 use crate::recording::report::{seconds, Part, Report, Section};
 use crate::recording::Recording;
+
+/// The most objects of a kind of lock that are shown in words.
+const OBJECTS: usize = 3;
 
 /// The waits for locks.
 #[derive(Clone, Debug, Serialize)]
@@ -31,24 +34,56 @@ pub struct LockReport {
     pub wait: f64,
     /// The longest wait, in seconds.
     pub max: f64,
+    /// The objects whose locks were waited for, most first, by samples of the waiting threads; absent if none were
+    /// seen, as for waits that were short and few.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub objects: Vec<ObjectReport>,
+}
+
+/// An object whose locks were waited for.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct ObjectReport {
+    /// A table as `schema.table`, a schema, or the name of a user lock; `other` for those that are not counted by
+    /// object, and `unknown` where none was found.
+    pub object: String,
+    /// The index that contains the locked rows; absent for other locks.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub index: String,
+    /// The number of times that a thread was seen to wait.
+    pub samples: u64,
+    /// The share of the samples for this kind of lock, 0 to 1: that of the wait time.
+    pub share: f64,
 }
 
 impl Part for LocksReport {
     fn new(recording: &Recording) -> LocksReport {
         LocksReport {
-            lock_waits: recording.lock_waits().iter().map(LockReport::from).collect(),
+            lock_waits: recording.lock_waits().iter().map(|row| LockReport::new(recording, row)).collect(),
             lock_waits_not_measured: seconds(recording.lock_rest_ns()),
         }
     }
 }
 
-impl From<&LockWaits> for LockReport {
-    fn from(row: &LockWaits) -> LockReport {
+impl LockReport {
+    fn new(recording: &Recording, row: &LockWaits) -> LockReport {
+        let mut objects = recording.locked_objects(&row.lock);
+        // Some locks have no object: a global read lock.
+        if objects.iter().all(|(seen, _)| seen.object == LockedObject::UNKNOWN) {
+            objects.clear();
+        }
+        let objects = objects.into_iter().map(|(seen, share)| ObjectReport {
+            object: seen.object,
+            index: seen.index,
+            samples: seen.samples,
+            share,
+        });
         LockReport {
             lock: row.lock.clone(),
             waits: row.waits.count,
             wait: seconds(row.waits.sum_ns),
             max: seconds(row.waits.max_ns),
+            objects: objects.collect(),
         }
     }
 }
@@ -66,13 +101,20 @@ impl Section for LocksReport {
 }
 
 impl LockReport {
-    /// Returns how many waits there were, and how long: `10 waits, 3.00s in all, 301ms at most`.
+    /// Returns how many waits there were, how long, and for what: `10 waits, 3.00s in all, 301ms at most: 80%
+    /// shop.orders (PRIMARY), 20% shop.items (PRIMARY)`.
     fn fact(&self) -> String {
         let waits = if self.waits == 1 { "wait" } else { "waits" };
         let [all, longest] = [self.wait, self.max].map(|seconds| format::nanoseconds(seconds * 1e9));
         // A recording that begins later does not know the longest if an earlier one was longer.
         let longest = if self.max > 0.0 { format!(", {longest} at most") } else { String::new() };
-        format!("{} {waits}, {all} in all{longest}", format::count(self.waits as f64))
+        let objects = self.objects.iter().take(OBJECTS).map(|row| {
+            let index = if row.index.is_empty() { String::new() } else { format!(" ({})", row.index) };
+            format!("{:.0}% {}{index}", 100.0 * row.share, row.object)
+        });
+        let objects: Vec<String> = objects.collect();
+        let colon = if objects.is_empty() { "" } else { ": " };
+        format!("{} {waits}, {all} in all{longest}{colon}{}", format::count(self.waits as f64), objects.join(", "))
     }
 }
 
@@ -82,9 +124,18 @@ mod tests {
 
     #[test]
     fn waits_are_counted_and_timed() {
-        let row = |waits| LockReport { lock: "row lock".to_owned(), waits, wait: 3.0, max: 0.301 };
+        let row = |waits| LockReport { lock: "row lock".to_owned(), waits, wait: 3.0, max: 0.301, objects: Vec::new() };
         assert_eq!(row(10).fact(), "10 waits, 3.00s in all, 301ms at most");
         assert_eq!(LockReport { max: 0.0, ..row(10) }.fact(), "10 waits, 3.00s in all");
         assert!(row(1).fact().starts_with("1 wait, "));
+        let object = |object: &str, index: &str, samples| ObjectReport {
+            object: object.to_owned(),
+            index: index.to_owned(),
+            samples,
+            share: samples as f64 / 10.0,
+        };
+        let objects = vec![object("shop.orders", "PRIMARY", 8), object("shop.items", "", 2)];
+        let shown = LockReport { objects, ..row(10) }.fact();
+        assert_eq!(shown, "10 waits, 3.00s in all, 301ms at most: 80% shop.orders (PRIMARY), 20% shop.items");
     }
 }

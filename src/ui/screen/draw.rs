@@ -99,8 +99,9 @@ impl Screen {
         let first = Line::from(first).style(Modifier::BOLD);
         let idle = crate::ui::lines::idle(&Interval::new(now, self.history.before(now)));
         let idle = idle.map(|idle| Line::from(idle).style(Modifier::BOLD));
-        let locks = crate::ui::lines::locks(&Interval::new(now, self.since())).map(Line::from);
-        [Some(first), replayed, Some(Line::from(second)), locks, idle].into_iter().flatten().collect()
+        let locks = crate::ui::lines::locks(&Interval::new(now, self.since())).into_iter().map(Line::from);
+        let before = [Some(first), replayed, Some(Line::from(second))].into_iter().flatten();
+        before.chain(locks).chain(idle).collect()
     }
 
     fn tabs(&self) -> Line<'static> {

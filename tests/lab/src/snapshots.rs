@@ -6,7 +6,7 @@ use armtrace::measure::cpu::*;
 use armtrace::measure::hardware::{EventCount, EventFunction, Scope};
 use armtrace::measure::holder::{BlockedBy, Holding};
 use armtrace::measure::latch::*;
-use armtrace::measure::locks::{LockWaits, WaitingNow, ROW_LOCK};
+use armtrace::measure::locks::{LockWaits, LockedObject, WaitingNow, ROW_LOCK};
 use armtrace::measure::spin::*;
 use armtrace::measure::watchpoint::*;
 use armtrace::measure::*;
@@ -202,6 +202,10 @@ fn busy_holders(n: u64) -> holder::Figures {
     holder::Figures { blocked: vec![waits, preempted, running, unknown] }
 }
 
+fn locked(object: &str, index: &str, samples: u64) -> LockedObject {
+    LockedObject { lock: ROW_LOCK.to_owned(), object: object.to_owned(), index: index.to_owned(), samples }
+}
+
 /// Returns a server on which row locks were waited for so often, 50 ms each, and so many threads wait, the first for
 /// 300 ms.
 pub fn locks_waited_for(waits_for_rows: usize, threads: u64) -> locks::Figures {
@@ -209,6 +213,7 @@ pub fn locks_waited_for(waits_for_rows: usize, threads: u64) -> locks::Figures {
     let longest_ns = if threads > 0 { 300_000_000 } else { 0 };
     locks::Figures {
         waits: vec![lock_waits],
+        objects: vec![locked("shop.orders", "PRIMARY", 3 * threads), locked("shop.items", "k_1", threads)],
         waiting: vec![WaitingNow { lock: ROW_LOCK.to_owned(), threads, longest_ns }],
         rests: false,
         rested: Vec::new(),

@@ -46,10 +46,10 @@ impl MetadataKeys {
 
     /// Returns what a thread waits for, by its stack and the name of the lock; `None` if that is not found.
     pub fn object(&self, target: &Target, memory: &Memory, stack: &Stack, lock: &str) -> Option<Object> {
-        let called = stack.words.iter().position(|word| self.is_return(target, *word))?;
-        let from = called.saturating_sub(SAVED);
-        let words = stack.words.iter().skip(from).take(SAVED + FRAME);
-        words.copied().filter(|word| is_pointer(*word)).find_map(|at| key(memory, at, lock))
+        // The innermost may be from an earlier call.
+        let calls = (0..stack.words.len()).filter(|at| self.is_return(target, stack.words[*at]));
+        let near = |call: usize| stack.words.iter().skip(call.saturating_sub(SAVED)).take(SAVED + FRAME);
+        calls.flat_map(near).copied().filter(|word| is_pointer(*word)).find_map(|at| key(memory, at, lock))
     }
 
     /// Returns whether a call of the wait function returns to this address.

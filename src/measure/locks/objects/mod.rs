@@ -122,6 +122,9 @@ impl ObjectSampler {
     /// Looks at some of the threads that wait at the moment.
     pub fn look(&mut self, probes: &LockProbes) {
         let Ok(mut waiting) = probes.waiters() else { return };
+        if waiting.is_empty() {
+            return;
+        }
         let all = waiting.len() as u64;
         self.in_turn.keep(&mut waiting, MOST_THREADS);
         let read = waiting.len() as u64;

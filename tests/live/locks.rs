@@ -10,6 +10,7 @@ use armtrace::server::cpu_time_ns;
 
 use lab::agent::{doctor, Agent, Sample};
 use lab::load::Load;
+use lab::machine::patience;
 use lab::releases::Release;
 use lab::server::{wait_for, Options, Server};
 
@@ -243,23 +244,25 @@ fn mariadb_11_4_locks_agree_with_the_server() -> Result<()> {
 fn wait_for_objects(server: &Server) -> Result<()> {
     let [orders, items] = ["UPDATE shop.orders SET n = n + 1 WHERE id = 1;", "SELECT * FROM shop.items WHERE id = 2;"];
     let locked_item = "SELECT id FROM shop.items FORCE INDEX (k_1) WHERE k = 1 FOR UPDATE;";
+    let [gap, held] = [300, 4500].map(|ms| patience(Duration::from_millis(ms)));
+    let hold = format!("DO SLEEP({})", held.as_secs_f64());
     thread::scope(|scope| {
         let mut sessions = Vec::new();
         let mut begin = |sql: String| {
             sessions.push(meanwhile(scope, server, sql));
-            sleep(Duration::from_millis(300));
+            sleep(gap);
         };
-        begin(format!("BEGIN; {orders} DO SLEEP(5); COMMIT"));
-        begin(format!("BEGIN; {locked_item} DO SLEEP(5); COMMIT"));
-        begin("LOCK TABLES shop.plain READ; DO SLEEP(4.5); UNLOCK TABLES".to_owned());
-        begin("SELECT GET_LOCK('job', 1); DO SLEEP(4.5)".to_owned());
+        begin(format!("BEGIN; {orders} {hold}; COMMIT"));
+        begin(format!("BEGIN; {locked_item} {hold}; COMMIT"));
+        begin(format!("LOCK TABLES shop.plain READ; {hold}; UNLOCK TABLES"));
+        begin(format!("SELECT GET_LOCK('job', 1); {hold}"));
         // What a session did before leaves traces on its stack.
         for _ in 0..3 {
             begin(format!("{items} SELECT COUNT(*) FROM shop.plain; {orders}"));
         }
         begin(format!("SELECT * FROM shop.orders; {locked_item}"));
         begin("ALTER TABLE shop.plain ADD COLUMN more INT".to_owned());
-        begin("SELECT GET_LOCK('job', 10)".to_owned());
+        begin("SELECT GET_LOCK('job', 100)".to_owned());
         sessions.into_iter().try_for_each(|session| session.join().expect("no panic").map(|_| ()))
     })
 }
@@ -274,7 +277,8 @@ fn locks_have_objects(release: Release) -> Result<()> {
          INSERT INTO shop.orders VALUES (1, 0), (2, 0); INSERT INTO shop.items VALUES (1, 1), (2, 2), (3, 3)",
     )?;
     let file = server.dir().join("locks.rec");
-    let recorder = Recorder::start(&server, &file, &["--duration", "7s"])?;
+    let duration = format!("{}s", patience(Duration::from_secs(7)).as_secs());
+    let recorder = Recorder::start(&server, &file, &["--duration", &duration])?;
     wait_for_objects(&server)?;
     recorder.complete()?;
     let recording = recording::read(&file)?;

@@ -167,7 +167,7 @@ impl Stack {
 fn is_pointer(word: u64) -> bool {
     /// Nothing is below.
     const FIRST: u64 = 1 << 16;
-    word % 8 == 0 && (FIRST..1 << ADDRESS_BITS).contains(&word)
+    word.is_multiple_of(8) && (FIRST..1 << ADDRESS_BITS).contains(&word)
 }
 
 #[cfg(test)]

@@ -130,6 +130,7 @@ SLOW := scenario::every_load_runs_on_every_server truth::mysql_8_0_33_waits_agre
 	life::twenty_attachments_lose_no_query \
 	truth::mysql_8_0_12_waits_agree_with_performance_schema holders::a_limit_of_cpu_time_is_seen_on_mariadb \
 	library::mariadb_10_2_table_cache_waits_agree_with_perf_schema \
+	call_stacks::call_stacks_are_right_with_the_default_budget \
 	locks::locks_of_older_servers_have_objects locks::mysql_8_0_33_locks_have_objects \
 	no_probes::recordings_without_probes_are_true_on_mysql \
 	no_probes::recordings_without_probes_are_true_on_mariadb no_probes::stacks_show_what_mariadb_waits_for \

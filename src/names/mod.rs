@@ -263,7 +263,7 @@ fn dictionary(target: &Target, rules: &Rules) -> Option<At> {
 
 /// Returns whether a name read from memory is text. Names of indexes that are being built begin with a byte that no
 /// text contains.
-fn is_readable(name: &str) -> bool {
+pub(crate) fn is_readable(name: &str) -> bool {
     !name.is_empty() && !name.chars().any(char::is_control)
 }
 

@@ -8,7 +8,6 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{ensure, Context, Result};
-use armtrace::measure::locks::ROW_LOCK;
 use armtrace::model::Kind;
 use armtrace::recording::{self, Recording};
 use tempfile::TempDir;
@@ -127,7 +126,6 @@ fn recordings_are_compared(guest: &Guest, server: Server, load: Load) -> Result<
     let (all, for_clients) = (stacks.len(), for_clients.count());
     println!("{all} call stacks in the guest, {for_clients} of them for clients");
     ensure!(for_clients >= 3, "{stacks:?}");
-    println!("row locks waited for in the guest: {:?}", b.locked_objects(ROW_LOCK));
 
     let on_guest = fs::read_to_string(guest.share.path().join("arm.txt"))?;
     let [x86, arm] = [x86, arm].map(|file| file.display().to_string());

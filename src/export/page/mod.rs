@@ -153,7 +153,9 @@ fn notes(now: &Snapshot, interval: &Interval) -> Markup {
     notes.extend(idle(now, interval));
     notes.extend(now.paused.then(|| "Paused: the probes are detached, and nothing is counted.".to_owned()));
     notes.extend(waits_for_locks(interval).map(|waits| format!("Waits for other transactions: {waits}.")));
-    notes.extend(locked_objects(interval).map(|objects| format!("They are mostly for {objects}.")));
+    notes.extend(
+        locked_objects(interval).map(|objects| format!("Most threads that wait for locks wait for {objects}.")),
+    );
     notes.extend(now.locks.rests.then(|| LOCKS_REST.to_owned()));
     notes.extend(advice(&now.into()));
     notes.extend((!lost.is_empty()).then(|| format!("Events not counted: {}.", lost.join(", "))));

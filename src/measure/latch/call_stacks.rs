@@ -109,7 +109,7 @@ impl CallStackSampler {
 }
 
 /// Divides, and rounds up or down at random, so that the average is right.
-fn whole(number: u64, by: u64) -> u64 {
+pub(in crate::measure) fn whole(number: u64, by: u64) -> u64 {
     (number + fastrand::u64(..by.max(1))) / by.max(1)
 }
 

@@ -35,6 +35,7 @@ mod texts;
 mod waiting;
 
 pub use attacher::NoProbe;
+pub(super) use call_stacks::whole;
 pub use collect::LatchCollector;
 pub use figures::{
     error_ns, CallsiteWaits, Figures, Handoffs, LatchWaits, Locality, PageWaits, Reacquires, StackWaits, StatementWaits,
@@ -49,6 +50,7 @@ pub(crate) use plan::examine as examine_kept_plan;
 pub(super) use plan::{ip_offset, location, register_offset};
 pub use plan::{kept_plan, plan, Allowed, Gap, Plan, PlannedFunction, PlannedProbe, PlannedSite, EVERY_ROUND};
 pub use pthread::{rows_of as pthread_rows, thread_id_offset};
+pub(super) use stacks::unwind::ADDRESS_BITS;
 #[cfg(any(test, fuzzing))]
 pub(crate) use statements::digest_text;
 pub use statements::{find as find_statements, NotRead, StatementDetail};

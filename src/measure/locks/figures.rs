@@ -59,10 +59,15 @@ impl LockedObject {
 
     /// Returns the object, and the index if there is one: `shop.orders (PRIMARY)`.
     pub fn name(&self) -> String {
-        match self.index.as_str() {
-            "" => self.object.clone(),
-            index => format!("{} ({index})", self.object),
-        }
+        object_name(&self.object, &self.index)
+    }
+}
+
+/// Formats an object, and its index unless that is empty.
+pub(super) fn object_name(object: &str, index: &str) -> String {
+    match index {
+        "" => object.to_owned(),
+        index => format!("{object} ({index})"),
     }
 }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::figures::{LockWaits, LockedObject};
+use super::figures::{object_name, LockWaits, LockedObject};
 use crate::present::format;
 use crate::recording::report::{seconds, Part, Report, Section};
 use crate::recording::Recording;
@@ -108,10 +108,11 @@ impl LockReport {
         let [all, longest] = [self.wait, self.max].map(|seconds| format::nanoseconds(seconds * 1e9));
         // A recording that begins later does not know the longest if an earlier one was longer.
         let longest = if self.max > 0.0 { format!(", {longest} at most") } else { String::new() };
-        let objects = self.objects.iter().take(OBJECTS).map(|row| {
-            let index = if row.index.is_empty() { String::new() } else { format!(" ({})", row.index) };
-            format!("{:.0}% {}{index}", 100.0 * row.share, row.object)
-        });
+        let objects = self
+            .objects
+            .iter()
+            .take(OBJECTS)
+            .map(|row| format!("{:.0}% {}", 100.0 * row.share, object_name(&row.object, &row.index)));
         let objects: Vec<String> = objects.collect();
         let colon = if objects.is_empty() { "" } else { ": " };
         format!("{} {waits}, {all} in all{longest}{colon}{}", format::count(self.waits as f64), objects.join(", "))

@@ -15,7 +15,7 @@ pub(crate) const REGISTERS: usize = 32;
 const LINK: usize = 30;
 
 /// Addresses of programs have at most this many bits. arm64 code may sign its return addresses, in bits above them.
-const ADDRESS_BITS: u32 = 48;
+pub(crate) const ADDRESS_BITS: u32 = 48;
 
 /// The most instructions whose unwinding is remembered. The code in which threads wait has some hundred.
 const MOST_ROWS: usize = 16_384;

@@ -7,9 +7,11 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::{is_pointer, Object, Stack, ADDRESS_BITS};
+use super::{is_pointer, Object, Stack};
 use crate::isa::{decode, Flow};
+use crate::measure::latch::ADDRESS_BITS;
 use crate::measure::locks::plan::PlannedLockWait;
+use crate::names::is_readable;
 use crate::server::{Memory, Target};
 use crate::symbols::Arch;
 
@@ -85,9 +87,8 @@ fn names<'a>(key: &'a [u8], text: usize, kinds: &Range<u8>) -> Option<[&'a str; 
     // A stored function's name comes twice: as it is compared, and as it was written.
     let name = rest.split(|byte| *byte == 0).next()?;
     let is_whole = rest.last() == Some(&0) && kinds.contains(kind);
-    let text = |name| {
-        std::str::from_utf8(name).ok().filter(|name| name.len() <= MOST_NAME && !name.chars().any(char::is_control))
-    };
+    let is_name = |name: &&str| name.is_empty() || name.len() <= MOST_NAME && is_readable(name);
+    let text = |name| std::str::from_utf8(name).ok().filter(is_name);
     is_whole.then_some([text(schema)?, text(name)?])
 }
 

@@ -20,7 +20,7 @@ use super::probes::LockProbes;
 use super::stages::Stages;
 use crate::bpf::lock::types;
 use crate::catalog::LockKind;
-use crate::measure::latch::InTurn;
+use crate::measure::latch::{whole, InTurn, ADDRESS_BITS};
 use crate::server::{sleeps_at, Memory, Target};
 
 /// The most threads whose stacks are read in one look. They stand for all that wait then.
@@ -31,9 +31,6 @@ const MOST_OBJECTS: usize = 200;
 
 /// How much of a stack is read, in bytes: what a thread keeps of its wait is in the innermost frames.
 const STACK: usize = 4096;
-
-/// Addresses of programs have at most this many bits.
-const ADDRESS_BITS: u32 = 48;
 
 /// What a thread waits for.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -128,13 +125,13 @@ impl ObjectSampler {
         let all = waiting.len() as u64;
         self.in_turn.keep(&mut waiting, MOST_THREADS);
         let read = waiting.len() as u64;
-        for (n, waiter) in (0u64..).zip(waiting) {
+        for waiter in waiting {
             let lock = self.stages.lock().name(&waiter.wait.key);
             let object = self.object(&lock, &waiter);
             // If the thread no longer waits, or waits anew, its stack may have been that of something else.
             if probes.still_waits(&waiter) {
                 let object = object.unwrap_or_else(|| Object::named(LockedObject::UNKNOWN));
-                self.seen.count(lock, object, all * (n + 1) / read - all * n / read);
+                self.seen.count(lock, object, whole(all, read));
             }
         }
     }
@@ -152,15 +149,17 @@ impl Stack {
     fn read(memory: &Memory, start: u64) -> Option<Stack> {
         // The smallest page size: a stack ends with a page.
         const PAGE: u64 = 4096;
-        let whole = [STACK, (PAGE - start % PAGE) as usize];
+        let sizes = [STACK, (PAGE - start % PAGE) as usize];
         let read = |size| {
             let mut bytes = vec![0; size];
             memory.read(start, &mut bytes).is_ok().then_some(bytes)
         };
-        let bytes = whole.into_iter().find_map(read)?;
-        let words = bytes.chunks_exact(8).map(|word| word.try_into().map_or(0, u64::from_le_bytes)).collect();
-        Some(Stack { words })
+        Some(Stack { words: words(&sizes.into_iter().find_map(read)?) })
     }
+}
+
+fn words(bytes: &[u8]) -> Vec<u64> {
+    bytes.chunks_exact(8).map(|word| word.try_into().map_or(0, u64::from_le_bytes)).collect()
 }
 
 /// Returns whether this can be the address of an object.

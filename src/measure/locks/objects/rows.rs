@@ -9,7 +9,8 @@
 use std::collections::HashMap;
 use std::ops::RangeInclusive;
 
-use super::{is_pointer, Object, Stack};
+use super::{is_pointer, words, Object, Stack};
+use crate::names::is_readable;
 use crate::server::Memory;
 
 /// How much of a transaction is searched, in bytes.
@@ -128,7 +129,7 @@ fn in_words(name: &str) -> Option<String> {
 }
 
 fn is_name(name: &str) -> bool {
-    !name.is_empty() && !name.chars().any(|c| c.is_control() || c == '/')
+    is_readable(name) && !name.contains('/')
 }
 
 /// Returns the words that can be pointers, each once, in their order.
@@ -140,10 +141,6 @@ fn pointers(words: &[u64]) -> Vec<u64> {
         }
     }
     found
-}
-
-fn words(bytes: &[u8]) -> Vec<u64> {
-    bytes.chunks_exact(8).map(|word| word.try_into().map_or(0, u64::from_le_bytes)).collect()
 }
 
 #[cfg(test)]

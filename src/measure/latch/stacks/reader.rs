@@ -1,5 +1,6 @@
 //! Reads what threads wait for from their registers, their stacks and the server's memory.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use foldhash::{HashMap, HashMapExt};
@@ -12,7 +13,7 @@ use crate::catalog::CELL_BYTES;
 use crate::measure::latch::keys::{key_of, latch_key, MapKey, PTHREAD};
 use crate::measure::latch::plan::{ip_offset, register_offset, Plan};
 use crate::measure::latch::pthread;
-use crate::server::{Memory, Target};
+use crate::server::{file_mappings, Memory, Target};
 use crate::symbols::{stack_pointer, Arch};
 
 /// How much of a stack is read, in bytes. From the system call to the code that wants the latch, the servers' functions
@@ -89,6 +90,8 @@ pub(in crate::measure::latch) struct Reader {
     unwinder: Unwinder,
     /// What the C library's functions mean, by the address in the process.
     library: HashMap<u64, types::primitive>,
+    /// Where the process has the code of libraries.
+    libraries: Vec<Range<u64>>,
     identifier: Identifier,
     known: Known,
     space: Space,
@@ -162,6 +165,7 @@ impl Reader {
             unwinder: Unwinder::new(arch, target.bias, rows),
             library,
             identifier: Identifier::new(target, plan),
+            libraries: libraries(target),
             target: Arc::clone(target),
             known: Known { is_checked, ..Known::default() },
             space: Space::default(),
@@ -275,7 +279,7 @@ impl Reader {
     }
 
     /// Returns where a thread is in each of the program's functions that it has called, the innermost first: addresses
-    /// in the process. `None` if it is in none, or its stack cannot be read.
+    /// in the process. `None` if it is in none, or its stack cannot be read to its end.
     pub fn calls(&mut self, thread: &types::seen_thread) -> Option<Vec<u64>> {
         let arch = self.target.image.arch();
         let from = registers(arch, thread);
@@ -287,7 +291,10 @@ impl Reader {
         let extent = self.target.image.extent();
         let in_program = |ip: u64, bias: u64| extent.contains(&ip.wrapping_sub(bias));
         let mut calls = Vec::new();
-        while calls.len() < MOST_CALLS && in_program(at.ip, self.target.bias) {
+        while in_program(at.ip, self.target.bias) {
+            if calls.len() == MOST_CALLS {
+                return Some(calls);
+            }
             calls.push(at.ip.wrapping_sub(is_called.into()));
             let mut caller = self.unwinder.caller(&self.target.image, &at, part.stack(), is_called);
             if caller.is_none() && part.start != at.general[own] {
@@ -295,10 +302,11 @@ impl Reader {
                 part = self.stack_at(at.general[own]);
                 caller = self.unwinder.caller(&self.target.image, &at, part.stack(), is_called);
             }
-            let Some(caller) = caller else { break };
-            (at, is_called) = (caller, true);
+            (at, is_called) = (caller?, true);
         }
-        (!calls.is_empty()).then_some(calls)
+        // Threads are started by the C library. What ends elsewhere was changed while it was read.
+        let is_whole = self.libraries.iter().any(|library| library.contains(&at.ip));
+        (is_whole && !calls.is_empty()).then_some(calls)
     }
 
     /// Copies the next pages of a stack: as many as can be read.
@@ -520,6 +528,14 @@ fn one_in(waits: &[Option<Waiter>; 2], is_checked: bool) -> u32 {
         }
     };
     waits.iter().flatten().map(of).min().unwrap_or(1)
+}
+
+/// Returns where a process has the code of files other than its program.
+fn libraries(target: &Target) -> Vec<Range<u64>> {
+    let program = target.image.extent();
+    let is_library = |start: u64| !program.contains(&start.wrapping_sub(target.bias));
+    let code = file_mappings(target.pid).into_iter().filter(|mapping| mapping.is_code && is_library(mapping.start));
+    code.map(|mapping| mapping.start..mapping.end).collect()
 }
 
 /// Returns a thread's registers in the order of their numbers.

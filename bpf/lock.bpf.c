@@ -14,6 +14,7 @@
 #include "meter.h"
 #include "registers.h"
 #include "target.h"
+#include "variables.h"
 
 char LICENSE[] SEC("license") = "GPL";
 
@@ -76,6 +77,7 @@ static __always_inline void begin(__u32 kind, __u64 stage, __u64 now)
 		going_on->is_between_calls = 0;
 		return;
 	}
+	wait.pointer = thread_pointer((void *)bpf_get_current_task());
 	error = bpf_map_update_elem(&lock_waiters, &thread, &wait, BPF_ANY);
 	if (error)
 		lose_by(error, LOST_LOCK_WAITERS_FULL);

@@ -54,6 +54,8 @@ struct lock_wait {
 	__u32 kind;
 	/* Whether the function has returned without the lock, only to be called again. */
 	__u32 is_between_calls;
+	/* The thread's pointer to its own variables; 0 if the kernel does not show it. */
+	__u64 pointer;
 };
 
 /* Waits that have ended. */

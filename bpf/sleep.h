@@ -14,6 +14,7 @@
 #include "registers.h"
 #include "target.h"
 #include "threads.h"
+#include "variables.h"
 #include <bpf/bpf_core_read.h>
 #include <bpf/bpf_helpers.h>
 
@@ -169,20 +170,6 @@ static __always_inline __u64 scheduled(struct task_struct *task)
 		times = task->sched_info.pcount;
 	return (__u32)times | own_id(task) << SCHEDULED_ID |
 	       (__u64)ran_here(task) << SCHEDULED_HERE;
-}
-
-/* The thread's pointer to its own variables; 0 if the kernel does not show it. That of a thread
- * that runs is as it was when it last began to run. It seldom changes after the thread's start. */
-static __always_inline __u64 thread_pointer(struct task_struct *task)
-{
-	struct task_struct___x86 *x86 = (void *)task;
-	struct task_struct___arm64 *arm64 = (void *)task;
-
-	if (bpf_core_field_exists(x86->thread.fsbase))
-		return BPF_CORE_READ(x86, thread.fsbase);
-	if (bpf_core_field_exists(arm64->thread.uw.tp_value))
-		return BPF_CORE_READ(arm64, thread.uw.tp_value);
-	return 0;
 }
 
 /* Whether probes see waits at this time. */

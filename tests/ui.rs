@@ -139,7 +139,8 @@ fn locks_have_a_line_while_somebody_waits_or_has_waited() {
         lines(&with(60, 12, 0))
     );
     let both = "\nlocks: row lock 200ms/s in 4 waits/s, 2 waiting, the first for 300ms\n\
-                locked: shop.orders (PRIMARY) 75%\n";
+                locked: shop.orders (PRIMARY) 75%\n\
+                blocked by: connection 12, idle in a transaction 75%\n";
     assert!(lines(&with(60, 12, 2)).contains(both), "{}", lines(&with(60, 12, 2)));
     assert!(lines(&with(60, 4, 2)).contains("\nlocks: row lock 2 waiting, the first for 300ms\n"));
     assert!(!lines(&with(60, 4, 0)).contains("locks:"));

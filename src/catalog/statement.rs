@@ -13,3 +13,6 @@ pub const STATEMENT: &[Function] = &["_Z16thd_query_unsafeP3THD", "thd_query_uns
 
 /// Functions that take a session and return the address of such a pointer and length (MariaDB).
 pub const STATEMENT_ADDRESS: &[Function] = &["thd_query_string"];
+
+/// Functions that take a session and return the ID of its connection, by which the server lists and ends it.
+pub const CONNECTION: &[Function] = &["thd_get_thread_id"];

@@ -1,9 +1,9 @@
-//! Where a server's threads keep the statements that they execute.
+//! Where a server's threads keep the statements that they execute, and the IDs of their connections.
 
 use std::collections::BTreeSet;
 
 use crate::analysis::{thread_variable, Function, Origin, Pointer, Pointers, Root, ThreadOffset};
-use crate::catalog::{self, CURRENT_SESSION, STATEMENT, STATEMENT_ADDRESS};
+use crate::catalog::{self, CONNECTION, CURRENT_SESSION, STATEMENT, STATEMENT_ADDRESS};
 use crate::symbols::Image;
 
 /// Where a thread's statement is.
@@ -39,6 +39,12 @@ pub fn statement(image: &Image) -> Result<StatementAt, NoStatements> {
     Ok(StatementAt { session, text })
 }
 
+/// Returns the offset in a session of the ID of its connection; `None` if the program's code does not show it.
+pub fn connection(image: &Image) -> Option<u64> {
+    let offset = single(functions(image, CONNECTION), |entry| offset(image, entry, loaded));
+    offset.and_then(|offset| u64::try_from(offset).ok())
+}
+
 /// Returns the addresses of these functions, as far as there are any.
 fn functions<'a>(image: &'a Image, names: &'a [catalog::Function]) -> impl Iterator<Item = u64> + 'a {
     names.iter().filter_map(|name| image.symbol(name)).filter(|symbol| symbol.is_function).map(|symbol| symbol.addr)
@@ -65,6 +71,7 @@ fn offset(image: &Image, entry: u64, meant: impl Fn(&Pointers, Pointer) -> Point
 /// Returns the address from which a value was read.
 fn loaded(pointers: &Pointers, value: Pointer) -> Pointer {
     match value {
+        Pointer::Field { root, offset } => Pointer::Behind { root, offset },
         Pointer::Behind { root, offset: 0 } => match pointers.origin(root) {
             Some(Origin::Read { at }) => at,
             _ => Pointer::Unknown,

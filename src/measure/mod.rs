@@ -46,7 +46,7 @@ macro_rules! measurements {
             hardware: HardwareEvents [],
             barriers: Barriers [],
             statements: StatementCounter [],
-            locks: Locks [lock_waits: LockWaits, lock_rests: Rested, lock_objects: LockedObject],
+            locks: Locks [lock_waits: LockWaits, lock_rests: Rested, lock_objects: LockedObject, lock_blockers: LockBlocker],
             latch: Latches [
                 latches: LatchWaits, reacquires: Reacquires, callsites: CallsiteWaits, pages: PageWaits, handoffs: Handoffs,
                 statements: StatementWaits, call_stacks: StackWaits

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::top::{Interval, PerStatement, TopLock, TopReacquire};
-use crate::measure::locks::LockedObject;
+use crate::measure::locks::{LockBlocker, LockedObject};
 use crate::measure::Snapshot;
 use crate::present::format::{count, nanoseconds, percent, span};
 use crate::present::names::short_names;
@@ -38,14 +38,16 @@ pub fn reacquires(top: &[TopReacquire], width: u16) -> Option<String> {
 
 /// Formats the waits for locks of the database, longest first: `locks: row lock 2.40s/s in 8 waits/s, 3 waiting, the
 /// first for 12.0s · table metadata lock 1 waiting, the first for 400ms`, and [what they are mostly
-/// for](locked_objects), or says why they are not measured. There are no lines if nobody waits, or has waited.
+/// for](locked_objects) and who is in their way, or says why they are not measured. There are no lines if nobody waits,
+/// or has waited.
 pub fn locks(interval: &Interval) -> Vec<String> {
     if interval.locks_rest() {
         return vec!["locks: not measured for some minutes: measuring so many would exceed the budget".to_owned()];
     }
     let waits = waits_for_locks(interval).map(|line| format!("locks: {line}"));
     let objects = locked_objects(interval).map(|line| format!("locked: {line}"));
-    waits.into_iter().chain(objects).collect()
+    let blockers = blockers(interval, blocker_with_statement).map(|line| format!("blocked by: {line}"));
+    waits.into_iter().chain(objects).chain(blockers).collect()
 }
 
 /// Formats the waits for locks as [`locks`] does, without a heading.
@@ -57,6 +59,30 @@ pub fn waits_for_locks(interval: &Interval) -> Option<String> {
 /// were seen.
 pub fn locked_objects(interval: &Interval) -> Option<String> {
     joined(interval.locks().iter().filter_map(mostly))
+}
+
+/// Formats for each lock who blocks most waits, without the texts of statements: `connection 12, idle in a transaction
+/// 75%`. Returns `None` if nobody was seen.
+pub fn blocking_connections(interval: &Interval) -> Option<String> {
+    blockers(interval, LockBlocker::connection_name)
+}
+
+fn blockers(interval: &Interval, name: fn(&LockBlocker) -> String) -> Option<String> {
+    let one = |row: &TopLock| {
+        let (blocker, share) = row.blocker.as_ref().filter(|(blocker, _)| blocker.name() != LockBlocker::UNKNOWN)?;
+        Some(format!("{} {:.0}%", name(blocker), 100.0 * share))
+    };
+    joined(interval.locks().iter().filter_map(one))
+}
+
+/// Formats who blocks others, with as much of the statement as leaves room for the rest of a line.
+fn blocker_with_statement(blocker: &LockBlocker) -> String {
+    const WIDTH: usize = 64;
+    let name = blocker.name();
+    match name.char_indices().nth(WIDTH) {
+        Some((end, _)) => format!("{}…", &name[..end]),
+        None => name,
+    }
 }
 
 fn joined(parts: impl Iterator<Item = String>) -> Option<String> {
@@ -120,6 +146,7 @@ mod tests {
             waiting: 3,
             longest_ns: 12_000_000_000,
             mostly: None,
+            blocker: None,
         };
         assert_eq!(lock(&row), "row lock 2.40s/s in 8 waits/s, 3 waiting, the first for 12.0s");
         assert_eq!(lock(&TopLock { waiting: 0, ..row.clone() }), "row lock 2.40s/s in 8 waits/s");

@@ -4,7 +4,7 @@ use strum::IntoEnumIterator;
 
 use crate::measure::cpu::CpuTime;
 use crate::measure::latch::{CallsiteWaits, Handoffs, LatchWaits, Locality, PageWaits, Reacquires};
-use crate::measure::locks::{shares, LockWaits, LockedObject};
+use crate::measure::locks::{shares, LockBlocker, LockWaits, LockedObject};
 use crate::measure::Snapshot;
 use crate::model::{since, CpuClass, Cumulative, Histogram, Kind, Mode};
 use std::collections::HashMap;
@@ -84,6 +84,8 @@ pub struct TopLock {
     /// The object whose locks most threads were seen to wait for in the interval, with its share, 0 to 1; `None` if
     /// none were seen.
     pub mostly: Option<(LockedObject, f64)>,
+    /// Who blocked most of the threads that were seen to wait for it, with their share, 0 to 1; `None` if nobody was seen.
+    pub blocker: Option<(LockBlocker, f64)>,
 }
 
 /// The mean cost of a client's statement in an interval.
@@ -239,6 +241,11 @@ impl<'a> Interval<'a> {
             let of_lock = seen.iter().filter(|row| row.lock == lock).cloned().collect();
             shares(of_lock).into_iter().next()
         };
+        let blockers = self.counted(|s| &s.locks.blockers, LockBlocker::place);
+        let blocker = |lock: &str| {
+            let of_lock = blockers.iter().filter(|row| row.lock == lock).cloned().collect();
+            shares(of_lock).into_iter().next()
+        };
         let waiting = |lock: &str| self.now.locks.waiting.iter().find(|waiting| waiting.lock == lock);
         let row = |row: &LockWaits| TopLock {
             lock: row.lock.clone(),
@@ -247,6 +254,7 @@ impl<'a> Interval<'a> {
             waiting: waiting(&row.lock).map_or(0, |waiting| waiting.threads),
             longest_ns: waiting(&row.lock).map_or(0, |waiting| waiting.longest_ns),
             mostly: mostly(&row.lock),
+            blocker: blocker(&row.lock),
         };
         let mut rows: Vec<TopLock> = counted.iter().map(row).collect();
         rows.retain(|row| row.waits_per_second > 0.0 || row.waiting > 0);

@@ -216,6 +216,29 @@ fn statements_are_found_in_arm64_code() {
     assert_eq!(statement(&debian_mariadb("arm64", "bullseye")), Some((Some(0x10), 0x68)));
 }
 
+/// The offsets of connection IDs in sessions, read from the disassembly of `thd_get_thread_id`.
+const CONNECTIONS: &[(&str, u64)] = &[
+    ("mysql-9.7", 0x25d0),
+    ("mysql-8.0.31", 0x2508),
+    ("mysql-8.0.12", 0x1fe0),
+    ("mysql-5.7", 0x1ec0),
+    ("mariadb-11.8-debian", 0x4058),
+    ("mariadb-11.4", 0x3fb0),
+    ("mariadb-10.11", 0x3ed0),
+    ("mariadb-10.11-debian", 0x3f18),
+    ("mariadb-10.5-debian", 0x3c40),
+    ("mariadb-10.2", 0x3658),
+    ("mariadb-10.1", 0x3590),
+];
+
+#[test]
+fn connections_are_found_in_the_code() {
+    for (server, path) in programs() {
+        let Some((_, expected)) = CONNECTIONS.iter().find(|(name, _)| *name == server) else { continue };
+        assert_eq!(discovery::connection(&open(&path)), Some(*expected), "{server}");
+    }
+}
+
 /// Without the functions that show it, nothing is known.
 #[test]
 fn statements_are_not_guessed() {

@@ -54,6 +54,7 @@ pub(super) use stacks::unwind::ADDRESS_BITS;
 #[cfg(any(test, fuzzing))]
 pub(crate) use statements::digest_text;
 pub use statements::{find as find_statements, NotRead, StatementDetail};
+pub(super) use statements::{Executes, StatementReader};
 pub use waiting::{Counted, WaitedFor};
 
 use std::mem::MaybeUninit;
@@ -82,6 +83,7 @@ pub struct Latches {
     plan: Arc<Plan>,
     probe: LatchProbe,
     collector: Arc<LatchCollector>,
+    statements: StatementDetail,
     /// Why statements are not read although they are wanted.
     statements_missing: Option<NotRead>,
 }
@@ -125,7 +127,7 @@ impl Latches {
         let topology = topology.filter(|_| !without_probes);
         let (probe, namer) = LatchProbe::attach(target, plan, topology, without_probes, seen, namer)?;
         let collector = Arc::new(LatchCollector::new(Arc::clone(target), namer, plan, &probe));
-        Ok(Latches { plan: Arc::clone(plan), probe, collector, statements_missing })
+        Ok(Latches { plan: Arc::clone(plan), probe, collector, statements, statements_missing })
     }
 
     /// Returns what names the waits, and which latches threads wait for at a moment.
@@ -141,6 +143,11 @@ impl Latches {
     /// Keeps the probes within a budget from now on.
     pub fn keep_within(&self, budget: Budget) {
         self.probe.send(Command::Govern(budget));
+    }
+
+    /// Returns what is shown of statements.
+    pub(super) fn shown_statements(&self) -> StatementDetail {
+        self.statements
     }
 
     pub(super) fn maps(&self) -> Arc<Maps> {

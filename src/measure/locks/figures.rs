@@ -1,5 +1,6 @@
 //! The figures of waits for locks of the database.
 
+use crate::measure::latch::StatementWaits;
 use crate::model::{cumulative, Histogram};
 
 /// The name of row locks. Metadata locks have the names that the server shows: `table metadata lock`.
@@ -12,6 +13,8 @@ pub struct Figures {
     pub waits: Vec<LockWaits>,
     /// How often threads were seen to wait for each object since attach.
     pub objects: Vec<LockedObject>,
+    /// How often threads were seen that each connection blocked since attach.
+    pub blockers: Vec<LockBlocker>,
     /// The waits that go on, by lock; empty if that is not known, as in a recording.
     pub waiting: Vec<WaitingNow>,
     /// Whether nothing is measured at the moment, because the probes take more than their part of the budget. Then
@@ -63,6 +66,66 @@ impl LockedObject {
     }
 }
 
+/// How often threads were seen that waited for a lock, directly or behind others, until a connection's transaction ends.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LockBlocker {
+    /// The kind of lock; see [`LockWaits::lock`].
+    pub lock: String,
+    /// The connection's ID, by which the server's `KILL` ends it; 0 if this stands for several or none.
+    pub connection: u32,
+    /// What it executed: a statement without its values, or its first word; or [`LockBlocker::IDLE`] or
+    /// [`LockBlocker::UNREAD`]. Empty if statements are not read. Without a connection it can be
+    /// [`LockBlocker::NO_CONNECTION`], [`LockBlocker::OTHER`] or [`LockBlocker::UNKNOWN`].
+    pub statement: String,
+    /// The number of times.
+    pub samples: u64,
+}
+
+impl LockBlocker {
+    /// Stands in place of a statement for connections that execute none.
+    pub const IDLE: &'static str = "idle in a transaction";
+    /// Stands in place of statements that could not be read, or that changed meanwhile.
+    pub const UNREAD: &'static str = StatementWaits::UNREAD;
+    /// Stands for transactions without a connection: those that are prepared, or rolled back after a restart.
+    pub const NO_CONNECTION: &'static str = "a transaction without a connection";
+    /// Stands for those that have no row of their own.
+    pub const OTHER: &'static str = "other";
+    /// Stands for those that were not found.
+    pub const UNKNOWN: &'static str = "unknown";
+
+    /// Returns what distinguishes the row from others: the lock, the connection and the statement.
+    pub fn place(&self) -> (&str, u32, &str) {
+        (&self.lock, self.connection, &self.statement)
+    }
+
+    /// Returns who it is, without a statement's text: `connection 12, executing a statement`.
+    pub fn connection_name(&self) -> String {
+        match (self.connection, self.statement.as_str()) {
+            (0, Self::NO_CONNECTION | Self::OTHER | Self::UNKNOWN) | (1.., "" | Self::IDLE | Self::UNREAD) => {
+                self.name()
+            }
+            (0, _) => "several connections".to_owned(),
+            (connection, _) => format!("connection {connection}, executing a statement"),
+        }
+    }
+
+    /// Returns who it is, with the statement if there is one: `connection 12, idle in a transaction`, `connection 12:
+    /// UPDATE shop.orders SET n = n + ?`.
+    pub fn name(&self) -> String {
+        blocker_name(self.connection, &self.statement)
+    }
+}
+
+/// Formats who blocks others.
+pub(super) fn blocker_name(connection: u32, statement: &str) -> String {
+    match (connection, statement) {
+        (0, statement) => statement.to_owned(),
+        (connection, "") => format!("connection {connection}"),
+        (connection, state @ (LockBlocker::IDLE | LockBlocker::UNREAD)) => format!("connection {connection}, {state}"),
+        (connection, statement) => format!("connection {connection}: {statement}"),
+    }
+}
+
 /// Formats an object, and its index unless that is empty.
 pub(super) fn object_name(object: &str, index: &str) -> String {
     match index {
@@ -71,15 +134,43 @@ pub(super) fn object_name(object: &str, index: &str) -> String {
     }
 }
 
-/// Returns each object with its share of the samples of all of these, 0 to 1, the largest first.
-pub fn shares(mut objects: Vec<LockedObject>) -> Vec<(LockedObject, f64)> {
-    objects.sort_by(|a, b| b.samples.cmp(&a.samples).then_with(|| a.name().cmp(&b.name())));
-    let all: u64 = objects.iter().map(|object| object.samples).sum();
-    let with_share = |object: LockedObject| {
-        let share = object.samples as f64 / all as f64;
-        (object, share)
+/// What threads that wait were seen with.
+pub trait Sampled {
+    /// The number of times.
+    fn samples(&self) -> u64;
+    /// What it is called.
+    fn name(&self) -> String;
+}
+
+impl Sampled for LockedObject {
+    fn samples(&self) -> u64 {
+        self.samples
+    }
+
+    fn name(&self) -> String {
+        LockedObject::name(self)
+    }
+}
+
+impl Sampled for LockBlocker {
+    fn samples(&self) -> u64 {
+        self.samples
+    }
+
+    fn name(&self) -> String {
+        LockBlocker::name(self)
+    }
+}
+
+/// Returns each with its share of the samples of all of these, 0 to 1, the largest first.
+pub fn shares<S: Sampled>(mut seen: Vec<S>) -> Vec<(S, f64)> {
+    seen.sort_by(|a, b| b.samples().cmp(&a.samples()).then_with(|| a.name().cmp(&b.name())));
+    let all: u64 = seen.iter().map(S::samples).sum();
+    let with_share = |one: S| {
+        let share = one.samples() as f64 / all as f64;
+        (one, share)
     };
-    objects.into_iter().filter(|object| object.samples > 0).map(with_share).collect()
+    seen.into_iter().filter(|one| one.samples() > 0).map(with_share).collect()
 }
 
 /// The waits for one kind of lock that have not ended.
@@ -96,3 +187,23 @@ pub struct WaitingNow {
 cumulative!(LockWaits {} with waits);
 cumulative!(Rested { ns });
 cumulative!(LockedObject { samples });
+cumulative!(LockBlocker { samples });
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blockers_have_names_with_and_without_statements() {
+        let names = |connection, statement: &str| {
+            let statement = statement.to_owned();
+            let blocker = LockBlocker { lock: ROW_LOCK.to_owned(), connection, statement, samples: 1 };
+            [blocker.name(), blocker.connection_name()]
+        };
+        assert_eq!(names(12, LockBlocker::IDLE), ["connection 12, idle in a transaction"; 2]);
+        assert_eq!(names(12, ""), ["connection 12"; 2]);
+        assert_eq!(names(12, "COMMIT"), ["connection 12: COMMIT", "connection 12, executing a statement"]);
+        assert_eq!(names(0, "COMMIT"), ["COMMIT", "several connections"]);
+        assert_eq!(names(0, LockBlocker::NO_CONNECTION), [LockBlocker::NO_CONNECTION; 2]);
+    }
+}

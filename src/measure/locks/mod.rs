@@ -13,7 +13,7 @@ mod rest;
 mod shown;
 mod stages;
 
-pub use figures::{shares, Figures, LockWaits, LockedObject, Rested, WaitingNow, ROW_LOCK};
+pub use figures::{shares, Figures, LockBlocker, LockWaits, LockedObject, Rested, Sampled, WaitingNow, ROW_LOCK};
 pub use metrics::LockMetrics;
 pub use plan::{lock_plan, LockPlan, PlannedLockSite, PlannedLockWait};
 
@@ -25,13 +25,13 @@ use anyhow::{Context, Result};
 use parking_lot::Mutex;
 
 use self::compare::LocksComparison;
-use self::objects::{ObjectSampler, SeenObjects};
+use self::objects::{ObjectSampler, Seen};
 use self::probes::{Counted, LockProbes};
 use self::report::LocksReport;
 use self::rest::{Phase, Rest, Used, INTERVAL, REST};
 use self::shown::Shown;
 use self::stages::{expected, Stages};
-use super::latch::Gap;
+use super::latch::{Gap, StatementDetail};
 use super::{cost_ns, Attaching, Measurement, Room, Snapshot};
 use crate::attach::{attach_cookies, uretprobes_are_safe, Costs};
 use crate::bpf::lock::types;
@@ -45,7 +45,7 @@ use crate::worker::{Stop, Worker};
 pub struct Locks {
     plan: Arc<LockPlan>,
     stages: Arc<Mutex<Stages>>,
-    objects: Arc<SeenObjects>,
+    seen: Arc<Seen>,
     shown: Mutex<Shown>,
     governed: Arc<Governed>,
     /// The thread that checks what the probes cost, and looks at what waits are for.
@@ -78,17 +78,17 @@ struct State {
 
 impl Locks {
     /// Attaches the probes to `target`, as far as its wait functions are known, and keeps them within a budget of
-    /// `max_overhead`, 0 to 1.
+    /// `max_overhead`, 0 to 1. `statements` says what is shown of statements that block others.
     ///
     /// # Errors
     /// Fails when the programs cannot be loaded.
-    pub fn attach(target: &Arc<Target>, max_overhead: f64) -> Result<Locks> {
+    pub fn attach(target: &Arc<Target>, max_overhead: f64, statements: StatementDetail) -> Result<Locks> {
         let plan = planned(target);
         let governed = Governed::new(Arc::clone(target), LockProbes::attach(target, &plan)?, max_overhead)?;
         let governed = Arc::new(governed);
-        let (stages, objects) = (Arc::new(Mutex::new(Stages::new(target))), Arc::new(SeenObjects::default()));
+        let (stages, seen) = (Arc::new(Mutex::new(Stages::new(target))), Arc::new(Seen::default()));
         let checked = Arc::clone(&governed);
-        let mut sampler = ObjectSampler::new(target, &plan, &stages, &objects);
+        let mut sampler = ObjectSampler::new(target, &plan, &stages, &seen, statements);
         let work = move |stop: &Stop| {
             while stop.wait(INTERVAL) {
                 checked.check().unwrap_or_else(|why| tracing::error!("cannot read what the probes cost: {why:#}"));
@@ -99,7 +99,7 @@ impl Locks {
         };
         let worker = Worker::start("lock-waits", work);
         let worker = Mutex::new(Some(worker.context("cannot start a thread")?));
-        Ok(Locks { plan, stages, objects, shown: Mutex::default(), governed, worker })
+        Ok(Locks { plan, stages, seen, shown: Mutex::default(), governed, worker })
     }
 
     /// Returns what was counted under the name of each lock. Locks that are measured and that every server has are
@@ -285,7 +285,7 @@ impl Room for Locks {
         if on.latches.are_without_probes() {
             return None;
         }
-        let locks = Locks::attach(on.target, on.max_overhead).map(Arc::new);
+        let locks = Locks::attach(on.target, on.max_overhead, on.latches.shown_statements()).map(Arc::new);
         Some(locks.context("waits for row locks and metadata locks are not measured"))
     }
 }
@@ -317,7 +317,8 @@ impl Measurement for Locks {
             snapshot.locks.waits = self.shown.lock().last();
             snapshot.locks.rests = snapshot.up;
         }
-        snapshot.locks.objects = self.objects.all();
+        snapshot.locks.objects = self.seen.objects.all();
+        snapshot.locks.blockers = self.seen.blockers.all();
         let rested = (!rested.is_zero()).then_some(Rested { ns: rested.as_nanos() as u64 });
         snapshot.locks.rested = rested.into_iter().collect();
         probes.add_lost(&mut snapshot.lost)

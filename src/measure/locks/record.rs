@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::figures::{shares, LockWaits, LockedObject, Rested};
+use super::figures::{shares, LockBlocker, LockWaits, LockedObject, Rested};
 use crate::measure::latch::record::LatchTotal;
 use crate::measure::Snapshot;
 use crate::model::OTHER;
@@ -101,6 +101,75 @@ impl ObjectKey {
     }
 }
 
+/// Who blocks others.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct BlockerKey {
+    /// The kind of lock; see [`LockWaits::lock`].
+    pub lock: String,
+    /// The connection; see [`LockBlocker::connection`].
+    #[serde(default)]
+    pub connection: u32,
+    /// The statement; see [`LockBlocker::statement`].
+    pub statement: String,
+}
+
+impl Row for LockBlocker {
+    type Key = BlockerKey;
+    type Total = Counts<1>;
+
+    /// Beyond the first bound, statements are counted without their connections.
+    const BOUNDS: &'static [Bound<BlockerKey>] = &[
+        Bound { rows: 200, other: |key| BlockerKey { connection: 0, ..key.clone() } },
+        Bound {
+            rows: 200,
+            other: |key| if key.connection == 0 { BlockerKey::of_others(&key.lock) } else { key.clone() },
+        },
+        Bound {
+            rows: 100,
+            other: |key| {
+                let is_of_lock = *key == BlockerKey::of_others(&key.lock);
+                if is_of_lock {
+                    BlockerKey::of_others(OTHER)
+                } else {
+                    key.clone()
+                }
+            },
+        },
+    ];
+
+    fn entries(now: &Snapshot) -> Vec<&LockBlocker> {
+        now.locks.blockers.iter().collect()
+    }
+
+    fn key(&self) -> BlockerKey {
+        BlockerKey { lock: self.lock.clone(), connection: self.connection, statement: self.statement.clone() }
+    }
+
+    fn total(&self) -> Counts<1> {
+        Counts([self.samples])
+    }
+
+    fn restore(key: &BlockerKey, Counts([samples]): Counts<1>) -> LockBlocker {
+        let BlockerKey { lock, connection, statement } = key.clone();
+        LockBlocker { lock, connection, statement, samples }
+    }
+
+    fn list(snapshot: &mut Snapshot) -> &mut Vec<LockBlocker> {
+        &mut snapshot.locks.blockers
+    }
+
+    fn weight(Counts([samples]): &Counts<1>) -> u64 {
+        *samples
+    }
+}
+
+impl BlockerKey {
+    /// Returns the key of all that have no row of their own.
+    fn of_others(lock: &str) -> BlockerKey {
+        BlockerKey { lock: lock.to_owned(), connection: 0, statement: LockBlocker::OTHER.to_owned() }
+    }
+}
+
 /// There is one row, and only if there was such a time.
 impl Row for Rested {
     type Key = ();
@@ -135,6 +204,14 @@ impl Recording {
     /// the samples, 0 to 1; empty if none were seen.
     pub fn locked_objects(&self, lock: &str) -> Vec<(LockedObject, f64)> {
         let mut rows = self.entries::<LockedObject>();
+        rows.retain(|row| row.lock == lock && row.samples > 0);
+        shares(rows)
+    }
+
+    /// Returns who blocked threads that waited for locks of this kind, most first, each with its share of the samples, 0
+    /// to 1; empty if nobody was seen.
+    pub fn lock_blockers(&self, lock: &str) -> Vec<(LockBlocker, f64)> {
+        let mut rows = self.entries::<LockBlocker>();
         rows.retain(|row| row.lock == lock && row.samples > 0);
         shares(rows)
     }

@@ -165,6 +165,21 @@ impl Server {
         Ok(history)
     }
 
+    /// Opens a session, and runs these statements in it, which must not return rows.
+    pub fn session(&self, sql: &str) -> Result<Session> {
+        let mut client = Command::new(self.dir.join("sql"));
+        client.args(["--batch", "--skip-column-names", "--unbuffered"]);
+        let mut client = client.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().context("starting the client")?;
+        let stdin = client.stdin.take().context("no standard input")?;
+        let mut answers = BufReader::new(client.stdout.take().context("no standard output")?);
+        let mut session = Session { stdin: Some(stdin), client, connection: 0 };
+        session.send(&format!("{sql}; SELECT CONNECTION_ID()"))?;
+        let mut id = String::new();
+        answers.read_line(&mut id)?;
+        session.connection = id.trim().parse().with_context(|| format!("{sql}: {id:?}"))?;
+        Ok(session)
+    }
+
     /// Kills the server, which saves the seconds of a clean shutdown. Fails if the server has exited before.
     pub fn stop(mut self) -> Result<()> {
         let status = self.kill()?;
@@ -212,6 +227,35 @@ impl Drop for History {
         // Both may fail, because the client exits when the server stops.
         let _ = self.0.kill();
         let _ = self.0.wait();
+    }
+}
+
+/// A session that is idle between statements. It ends when this is dropped.
+#[derive(Debug)]
+pub struct Session {
+    stdin: Option<ChildStdin>,
+    client: Child,
+    connection: u32,
+}
+
+impl Session {
+    /// The ID of its connection.
+    pub fn connection(&self) -> u32 {
+        self.connection
+    }
+
+    /// Begins to execute a statement.
+    pub fn send(&mut self, sql: &str) -> Result<()> {
+        let stdin = self.stdin.as_mut().context("the session has ended")?;
+        writeln!(stdin, "{sql};").context("the client has exited")
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        drop(self.stdin.take());
+        // It waits for its last statement, and fails if the server has stopped meanwhile.
+        let _ = self.client.wait();
     }
 }
 

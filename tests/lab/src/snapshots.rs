@@ -6,7 +6,7 @@ use armtrace::measure::cpu::*;
 use armtrace::measure::hardware::{EventCount, EventFunction, Scope};
 use armtrace::measure::holder::{BlockedBy, Holding};
 use armtrace::measure::latch::*;
-use armtrace::measure::locks::{LockWaits, LockedObject, WaitingNow, ROW_LOCK};
+use armtrace::measure::locks::{LockBlocker, LockWaits, LockedObject, WaitingNow, ROW_LOCK};
 use armtrace::measure::spin::*;
 use armtrace::measure::watchpoint::*;
 use armtrace::measure::*;
@@ -206,6 +206,10 @@ fn locked(object: &str, index: &str, samples: u64) -> LockedObject {
     LockedObject { lock: ROW_LOCK.to_owned(), object: object.to_owned(), index: index.to_owned(), samples }
 }
 
+fn blocks(connection: u32, statement: &str, samples: u64) -> LockBlocker {
+    LockBlocker { lock: ROW_LOCK.to_owned(), connection, statement: statement.to_owned(), samples }
+}
+
 /// Returns a server on which row locks were waited for so often, 50 ms each, and so many threads wait, the first for
 /// 300 ms.
 pub fn locks_waited_for(waits_for_rows: usize, threads: u64) -> locks::Figures {
@@ -214,6 +218,10 @@ pub fn locks_waited_for(waits_for_rows: usize, threads: u64) -> locks::Figures {
     locks::Figures {
         waits: vec![lock_waits],
         objects: vec![locked("shop.orders", "PRIMARY", 3 * threads), locked("shop.items", "k_1", threads)],
+        blockers: vec![
+            blocks(12, LockBlocker::IDLE, 3 * threads),
+            blocks(7, "UPDATE shop.items SET k = k + ? WHERE id = ?", threads),
+        ],
         waiting: vec![WaitingNow { lock: ROW_LOCK.to_owned(), threads, longest_ns }],
         rests: false,
         rested: Vec::new(),

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use self::reader::{Executes, StatementReader};
+pub(in crate::measure) use self::reader::{Executes, StatementReader};
 use super::looks::{InTurn, Look};
 use super::texts::{Sample, Shown, Texts};
 use crate::attach::stacks_are_shown;
@@ -32,6 +32,17 @@ pub enum StatementDetail {
     /// Their texts without values
     #[default]
     Text,
+}
+
+impl StatementDetail {
+    /// Returns what makes of a statement without values what may be shown; `None` if nothing may be.
+    pub(in crate::measure) fn show(self) -> Option<fn(&str) -> String> {
+        match self {
+            StatementDetail::Off => None,
+            StatementDetail::Digest => Some(digest::verb_of),
+            StatementDetail::Text => Some(str::to_owned),
+        }
+    }
 }
 
 /// The most threads whose statements are read in one look.
@@ -77,11 +88,7 @@ pub(super) struct SeenStatements {
 impl SeenStatements {
     /// Creates one that has seen nothing; `None` if none are wanted.
     pub fn new(target: &Target, wanted: StatementDetail) -> Option<Result<SeenStatements, NotRead>> {
-        let show = match wanted {
-            StatementDetail::Off => return None,
-            StatementDetail::Digest => digest::verb_of,
-            StatementDetail::Text => str::to_owned,
-        };
+        let show = wanted.show()?;
         Some(find(target).map(|at| SeenStatements { at, texts: Mutex::new(Texts::new(MOST_DISPLACED, show)) }))
     }
 

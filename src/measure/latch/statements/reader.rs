@@ -13,7 +13,7 @@ const LONGEST: u64 = 1 << 30;
 
 /// What a thread executes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Executes {
+pub(in crate::measure) enum Executes {
     /// No statement.
     Nothing,
     /// A statement, without its values.
@@ -23,7 +23,7 @@ pub(super) enum Executes {
 }
 
 /// Reads the statements of one server's threads. Values in them do not leave this module.
-pub(super) struct StatementReader {
+pub(in crate::measure) struct StatementReader {
     memory: Memory,
     /// The distance of the pointer to the session from the thread pointer.
     session: i64,
@@ -49,9 +49,19 @@ impl StatementReader {
 
     /// Returns what the threads with these thread pointers execute, which has to be the same all the while.
     pub fn read(&mut self, threads: &[u64]) -> Vec<Executes> {
+        let sessions = self.sessions(threads);
+        self.read_sessions(sessions)
+    }
+
+    /// Returns the address of the session that each thread with one of these thread pointers has, or 0 if it has none;
+    /// `None` if that cannot be read.
+    pub fn sessions(&self, threads: &[u64]) -> Vec<Option<u64>> {
         let at: Vec<u64> = threads.iter().map(|thread| thread.wrapping_add_signed(self.session)).collect();
-        let sessions: Vec<Option<u64>> =
-            self.memory.read_many(&at).into_iter().map(|bytes| bytes.map(u64::from_le_bytes)).collect();
+        self.memory.read_many(&at).into_iter().map(|bytes| bytes.map(u64::from_le_bytes)).collect()
+    }
+
+    /// Returns what is executed in these sessions, which has to be the same all the while.
+    pub fn read_sessions(&mut self, sessions: Vec<Option<u64>>) -> Vec<Executes> {
         let mut executes: Vec<Executes> = sessions
             .iter()
             .map(|session| match session {

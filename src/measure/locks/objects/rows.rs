@@ -39,6 +39,17 @@ struct Layout {
     index: u64,
 }
 
+/// A transaction's wait for a row lock.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct RowWait {
+    /// The table and index of the row.
+    pub object: Object,
+    /// The address of the transaction.
+    pub transaction: u64,
+    /// The offset in it of the pointer to the lock that it waits for, in bytes.
+    pub wait_lock: u64,
+}
+
 /// Finds the table and index of the rows for which threads wait.
 #[derive(Debug, Default)]
 pub(super) struct RowLocks {
@@ -50,42 +61,43 @@ pub(super) struct RowLocks {
 
 impl RowLocks {
     /// Returns what a thread waits for, by its stack; `None` if that is not found.
-    pub fn object(&mut self, memory: &Memory, stack: &Stack) -> Option<Object> {
+    pub fn wait(&mut self, memory: &Memory, stack: &Stack) -> Option<RowWait> {
         let transactions = pointers(&stack.words);
         if let Some(layout) = self.layout {
-            return transactions.iter().find_map(|at| layout.object(memory, *at));
+            return transactions.iter().find_map(|at| layout.wait(memory, *at));
         }
         if self.failures >= MOST_FAILURES {
             return None;
         }
         let found = search(memory, &transactions);
-        let Some((layout, object)) = found else {
+        let Some((layout, wait)) = found else {
             self.failures += 1;
             return None;
         };
         let times = self.found.entry(layout).or_default();
         *times += 1;
         self.layout = (*times >= AGREEING).then_some(layout);
-        Some(object)
+        Some(wait)
     }
 }
 
 impl Layout {
-    /// Returns the object of the lock for which the transaction at this address waits; `None` if there is none.
-    fn object(self, memory: &Memory, transaction: u64) -> Option<Object> {
+    /// Returns the wait of the transaction at this address; `None` if there is none.
+    fn wait(self, memory: &Memory, transaction: u64) -> Option<RowWait> {
         let lock = memory.u64(transaction.wrapping_add(self.wait_lock)).filter(|lock| is_pointer(*lock))?;
         let owner = memory.u64(lock)?;
-        (owner == transaction).then(|| index(memory, memory.u64(lock.wrapping_add(self.index))?))?
+        let object = (owner == transaction).then(|| index(memory, memory.u64(lock.wrapping_add(self.index))?))??;
+        Some(RowWait { object, transaction, wait_lock: self.wait_lock })
     }
 }
 
 /// Searches what can be transactions for one that waits for a lock.
-fn search(memory: &Memory, transactions: &[u64]) -> Option<(Layout, Object)> {
+fn search(memory: &Memory, transactions: &[u64]) -> Option<(Layout, RowWait)> {
     let mut left = MOST_POINTERS;
     transactions.iter().find_map(|at| search_transaction(memory, *at, &mut left))
 }
 
-fn search_transaction(memory: &Memory, transaction: u64, left: &mut usize) -> Option<(Layout, Object)> {
+fn search_transaction(memory: &Memory, transaction: u64, left: &mut usize) -> Option<(Layout, RowWait)> {
     let words = words(&memory.array::<TRANSACTION>(transaction)?);
     let mut twice = (0..words.len()).filter(|at| is_pointer(words[*at]) && words[at + 1..].contains(&words[*at]));
     twice.find_map(|at| {
@@ -95,7 +107,8 @@ fn search_transaction(memory: &Memory, transaction: u64, left: &mut usize) -> Op
             return None;
         }
         let to_index = (1..lock.len()).find_map(|to| Some((to, index(memory, lock[to])?)));
-        to_index.map(|(to, object)| (Layout { wait_lock: 8 * at as u64, index: 8 * to as u64 }, object))
+        let layout = |to: usize| Layout { wait_lock: 8 * at as u64, index: 8 * to as u64 };
+        to_index.map(|(to, object)| (layout(to), RowWait { object, transaction, wait_lock: layout(to).wait_lock }))
     })
 }
 
@@ -204,8 +217,9 @@ mod tests {
         Stack { words: vec![7, addr(&*of.granted), addr(&*of.wanted), addr(&*of.transaction)] }
     }
 
-    fn orders() -> Object {
-        Object { name: "shop.orders".to_owned(), index: "PRIMARY".to_owned() }
+    fn wait_of(server: &Server) -> RowWait {
+        let orders = Object { name: "shop.orders".to_owned(), index: "PRIMARY".to_owned() };
+        RowWait { object: orders, transaction: addr(&*server.transaction), wait_lock: 8 * WAIT_LOCK as u64 }
     }
 
     #[test]
@@ -213,7 +227,7 @@ mod tests {
         let (server, memory) = (server(), Memory::new(std::process::id() as i32));
         let mut locks = RowLocks::default();
         for _ in 0..2 * AGREEING {
-            assert_eq!(locks.object(&memory, &stack(&server)), Some(orders()));
+            assert_eq!(locks.wait(&memory, &stack(&server)), Some(wait_of(&server)));
         }
         assert_eq!(locks.layout, Some(Layout { wait_lock: 8 * WAIT_LOCK as u64, index: 24 }));
     }
@@ -222,10 +236,10 @@ mod tests {
     fn a_transaction_that_does_not_wait_has_none() {
         let (mut server, memory) = (server(), Memory::new(std::process::id() as i32));
         let mut locks = RowLocks::default();
-        (0..AGREEING).for_each(|_| _ = locks.object(&memory, &stack(&server)));
+        (0..AGREEING).for_each(|_| _ = locks.wait(&memory, &stack(&server)));
         server.transaction[WAIT_LOCK] = 0;
-        assert_eq!(locks.object(&memory, &stack(&server)), None);
-        assert_eq!(RowLocks::default().object(&memory, &stack(&server)), None);
+        assert_eq!(locks.wait(&memory, &stack(&server)), None);
+        assert_eq!(RowLocks::default().wait(&memory, &stack(&server)), None);
     }
 
     #[test]

@@ -63,6 +63,13 @@ static __always_inline void lose_by(long error, __u32 full)
 	lose(error == -E2BIG ? full : LOST_LOCK_BUSY);
 }
 
+/* Whether the server calls its function again, in the same wait. If the client has gone, it gives
+ * up between two calls. */
+static __always_inline bool is_between_calls(const struct lock_wait *wait, __u64 now)
+{
+	return wait->left_ns && now - wait->left_ns < LOCK_GAP_NS;
+}
+
 /* Begins a wait, unless this one is going on: the site may be in the wait's own loop, and a wait
  * for metadata may take several calls. */
 static __always_inline void begin(__u32 kind, __u64 stage, __u64 now)
@@ -73,8 +80,8 @@ static __always_inline void begin(__u32 kind, __u64 stage, __u64 now)
 	long error;
 
 	if (going_on && going_on->kind == kind && going_on->key.stage == stage &&
-	    (kind == LOCK_ROW || going_on->is_between_calls)) {
-		going_on->is_between_calls = 0;
+	    (kind == LOCK_ROW || is_between_calls(going_on, now))) {
+		going_on->left_ns = 0;
 		return;
 	}
 	wait.pointer = thread_pointer((void *)bpf_get_current_task());
@@ -152,7 +159,7 @@ static __always_inline void end_here(void *ctx, __u64 now)
 	if (!wait)
 		return;
 	if (wait->kind == LOCK_METADATA && !(__u32)saved_register(ctx, result_register)) {
-		wait->is_between_calls = 1;
+		wait->left_ns = now;
 		return;
 	}
 	key = wait->key;
@@ -199,4 +206,20 @@ SEC("uprobe")
 int lock_end(void *ctx)
 {
 	return at_end(ctx);
+}
+
+/* Loaded only on kernels that show threads. Writes each thread's ID and its pointer to its own
+ * variables. */
+SEC("iter/task")
+int list_threads(struct bpf_iter__task *ctx)
+{
+	struct task_struct *task = ctx->task;
+	__u64 record[2];
+
+	if (!task || task->tgid != (int)target_tgid)
+		return 0;
+	record[0] = (__u32)task->pid;
+	record[1] = thread_pointer(task);
+	bpf_seq_write(ctx->meta->seq, record, sizeof(record));
+	return 0;
 }

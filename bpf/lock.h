@@ -14,6 +14,8 @@ enum lock_limit {
 	MAX_LOCKS = 64,
 	/* Threads that wait at the same time. */
 	MAX_LOCK_WAITERS = 8192,
+	/* The longest time between two calls in the same wait, in nanoseconds. */
+	LOCK_GAP_NS = 2000000000,
 };
 
 /* What a thread waits for. */
@@ -52,8 +54,9 @@ struct lock_wait {
 	struct lock_key key;
 	/* enum lock_kind */
 	__u32 kind;
-	/* Whether the function has returned without the lock, only to be called again. */
-	__u32 is_between_calls;
+	__u32 unused;
+	/* When the function returned without the lock, to be called again; 0 while it waits. */
+	__u64 left_ns;
 	/* The thread's pointer to its own variables; 0 if the kernel does not show it. */
 	__u64 pointer;
 };

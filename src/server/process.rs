@@ -28,10 +28,12 @@ pub fn threads(pid: i32) -> Vec<i32> {
     threads
 }
 
-/// Returns the stack pointer of thread `tid`, which sleeps in a system call; `None` if it does not sleep.
+/// Returns the stack pointer of thread `tid`, which sleeps until another one wakes it; `None` if it does something else.
 pub fn sleeps_at(tid: i32) -> Option<u64> {
     match Process::new(tid).ok()?.syscall().ok()? {
-        Syscall::Blocked { stack_pointer, .. } => Some(stack_pointer),
+        Syscall::Blocked { syscall_number, stack_pointer, .. } if syscall_number == libc::SYS_futex => {
+            Some(stack_pointer)
+        }
         _ => None,
     }
 }

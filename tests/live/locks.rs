@@ -241,15 +241,18 @@ fn mariadb_11_4_locks_agree_with_the_server() -> Result<()> {
     locks_agree_with_the_server(Release::MARIADB_11_4)
 }
 
-/// The connections of two sessions for whose transactions others wait: one that is idle, and one that executes
-/// `DO SLEEP`.
+/// The connections for which others wait: two whose transactions have rows, of which one is idle and the other executes
+/// `DO SLEEP`, and idle ones whose transaction has read a table, and that have a user lock.
 struct Holding {
     idle: u32,
     executing: u32,
+    reader: u32,
+    user: u32,
 }
 
-/// Sessions wait for rows of two tables, for a table, and for a user lock, for seconds.
-fn wait_for_objects(server: &Server) -> Result<Holding> {
+/// Sessions wait for rows of two tables, for a table, and for a user lock, for seconds. `attach` is called when some of
+/// them wait already.
+fn wait_for_objects(server: &Server, attach: impl FnOnce() -> Result<Recorder>) -> Result<(Holding, Recorder)> {
     let order = |id| format!("UPDATE shop.orders SET n = n + 1 WHERE id = {id};");
     let [items, item] = [2, 3].map(|id| format!("SELECT id FROM shop.items WHERE id = {id};"));
     let locked_item = "SELECT id FROM shop.items FORCE INDEX (k_1) WHERE k = 1 FOR UPDATE;";
@@ -260,31 +263,35 @@ fn wait_for_objects(server: &Server) -> Result<Holding> {
     let idle = server.session(&format!("BEGIN; {}", order(1)))?;
     let mut executing = server.session("BEGIN; UPDATE shop.items SET n = 1 WHERE k = 1")?;
     let newer = server.session(&format!("BEGIN; {}", order(3)))?;
+    let reader = server.session("BEGIN; SET @n = (SELECT COUNT(*) FROM shop.plain)")?;
+    let user = server.session("DO GET_LOCK('job', 1)")?;
+    let [idle_id, executing_id, reader_id, user_id] =
+        [&idle, &executing, &reader, &user].map(|session| session.connection());
+    let holding = Holding { idle: idle_id, executing: executing_id, reader: reader_id, user: user_id };
     executing.send(&hold)?;
-    let holding = Holding { idle: idle.connection(), executing: executing.connection() };
     thread::scope(|scope| {
         let mut sessions = Vec::new();
         let mut begin = |sql: String| {
             sessions.push(meanwhile(scope, server, sql));
             sleep(gap);
         };
-        begin(format!("LOCK TABLES shop.plain READ; {hold}; UNLOCK TABLES"));
-        begin(format!("SELECT GET_LOCK('job', 1); {hold}"));
         // What a session did before leaves traces on its stack.
         for _ in 0..2 {
             begin(format!("{items} SELECT COUNT(*) FROM shop.plain; {}", order(1)));
         }
+        begin("SELECT GET_LOCK('job', 100)".to_owned());
+        let recorder = attach()?;
         begin(format!("SELECT * FROM shop.orders; {locked_item}"));
         // This one waits too, and another one for it.
         begin(format!("BEGIN; {} {}", item.replace(';', " FOR UPDATE;"), order(1)));
         begin(format!("{items} UPDATE shop.items SET n = 2 WHERE id = 3"));
         begin("ALTER TABLE shop.plain ADD COLUMN more INT".to_owned());
-        begin("SELECT GET_LOCK('job', 100)".to_owned());
-        sleep(held.saturating_sub(7 * gap));
-        [older, idle, executing, newer].into_iter().for_each(drop);
-        sessions.into_iter().try_for_each(|session| session.join().expect("no panic").map(|_| ()))
-    })?;
-    Ok(holding)
+        begin("SELECT COUNT(*) FROM shop.plain".to_owned());
+        sleep(held.saturating_sub(5 * gap));
+        [older, idle, executing, newer, reader, user].into_iter().for_each(drop);
+        sessions.into_iter().try_for_each(|session| session.join().expect("no panic").map(|_| ()))?;
+        Ok((holding, recorder))
+    })
 }
 
 /// The tables and indexes for which threads wait are those of the statements, and who blocks them is who does; if
@@ -300,8 +307,8 @@ fn locks_have_objects(release: Release, keeps_blockers: bool) -> Result<()> {
     )?;
     let file = server.dir().join("locks.rec");
     let duration = format!("{}s", patience(Duration::from_secs(7)).as_secs());
-    let recorder = Recorder::start(&server, &file, &["--duration", &duration])?;
-    let holding = wait_for_objects(&server)?;
+    let attach = || Recorder::start(&server, &file, &["--duration", &duration]);
+    let (holding, recorder) = wait_for_objects(&server, attach)?;
     recorder.complete()?;
     let recording = recording::read(&file)?;
     let seen = |lock: &str| -> Vec<(String, f64)> {
@@ -319,21 +326,35 @@ fn locks_have_objects(release: Release, keeps_blockers: bool) -> Result<()> {
     server.stop()
 }
 
-/// Of five sessions, four wait for the transaction that is idle, one of them behind another.
-fn blockers_are_right(recording: &Recording, holding: &Holding, keeps_blockers: bool) -> Result<()> {
-    let mut blockers = recording.lock_blockers(ROW);
-    println!("{blockers:?}");
+/// Returns the share of the waits of which it is not known who blocks them, and who blocks the others.
+fn blockers(recording: &Recording, lock: &str) -> (f64, Vec<(LockBlocker, f64)>) {
+    let mut blockers = recording.lock_blockers(lock);
+    println!("{lock}: {:?}", blockers.iter().map(|(who, share)| (who.name(), *share)).collect::<Vec<_>>());
     let is_known = |blocker: &LockBlocker| blocker.statement != LockBlocker::UNKNOWN;
-    let unknown: f64 = blockers.iter().filter(|(blocker, _)| !is_known(blocker)).map(|(_, share)| share).sum();
+    let unknown = blockers.iter().filter(|(blocker, _)| !is_known(blocker)).map(|(_, share)| share).sum();
     blockers.retain(|(blocker, _)| is_known(blocker));
+    (unknown, blockers)
+}
+
+/// Of five sessions that wait for rows, four wait for the transaction that is idle, one of them behind another. A
+/// schema change waits for a transaction that has read the table, and a reader behind it.
+fn blockers_are_right(recording: &Recording, holding: &Holding, keeps_blockers: bool) -> Result<()> {
+    let [rows, table, user] = [ROW, TABLE, "user lock"].map(|lock| blockers(recording, lock));
     if !keeps_blockers {
-        ensure!(blockers.is_empty() && unknown == 1.0, "{blockers:?}");
+        let all = [rows, table, user];
+        ensure!(all.iter().all(|(unknown, known)| *unknown == 1.0 && known.is_empty()), "{all:?}");
         return Ok(());
     }
+    for ((unknown, known), connection) in [(table, holding.reader), (user, holding.user)] {
+        let [(blocker, _)] = &known[..] else { anyhow::bail!("{known:?}") };
+        ensure!((blocker.connection, blocker.statement.as_str()) == (connection, LockBlocker::IDLE), "{blocker:?}");
+        ensure!(unknown <= 0.2, "{unknown}");
+    }
     // It takes some looks to find where the server keeps it.
+    let (unknown, blockers) = rows;
     ensure!(unknown <= 0.25, "{unknown}");
     let [(idle, idle_share), (executing, share), rest @ ..] = &blockers[..] else { anyhow::bail!("{blockers:?}") };
-    ensure!((idle.connection, idle.statement.as_str()) == (holding.idle, LockBlocker::IDLE), "{idle:?}");
+    ensure!((idle.connection, idle.statement.as_str()) == (holding.idle, LockBlocker::IDLE_IN_TRANSACTION), "{idle:?}");
     ensure!((executing.connection, executing.statement.as_str()) == (holding.executing, "DO SLEEP (?)"));
     // The statement ends before the transaction.
     ensure!(rest.iter().all(|(blocker, _)| blocker.connection == holding.executing), "{blockers:?}");

@@ -321,7 +321,7 @@ fn seen_thread(record: &[u8]) -> Option<types::seen_thread> {
 ///
 /// # Errors
 /// Fails if the kernel refuses.
-pub(super) fn attach(program: &ProgramMut<'_>, pid: i32) -> libbpf_rs::Result<Link> {
+pub(in crate::measure) fn attach(program: &ProgramMut<'_>, pid: i32) -> libbpf_rs::Result<Link> {
     let mut of = libbpf_sys::bpf_iter_link_info::default();
     of.task = libbpf_sys::bpf_iter_link_info__bindgen_ty_3 { pid: pid as u32, ..Default::default() };
     let options = libbpf_sys::bpf_iter_attach_opts {

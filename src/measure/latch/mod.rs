@@ -42,7 +42,7 @@ pub use figures::{
 };
 pub use holders::HolderState;
 pub use keys::MapKey;
-pub(super) use looks::InTurn;
+pub(super) use looks::{attach as attach_to_threads, InTurn};
 pub(super) use meter::SHADOW;
 pub use metrics::LatchMetrics;
 #[cfg(any(test, fuzzing))]

@@ -73,8 +73,8 @@ pub struct LockBlocker {
     pub lock: String,
     /// The connection's ID, by which the server's `KILL` ends it; 0 if this stands for several or none.
     pub connection: u32,
-    /// What it executed: a statement without its values, or its first word; or [`LockBlocker::IDLE`] or
-    /// [`LockBlocker::UNREAD`]. Empty if statements are not read. Without a connection it can be
+    /// What it executed: a statement without its values, or its first word; or [`LockBlocker::IDLE_IN_TRANSACTION`],
+    /// [`LockBlocker::IDLE`] or [`LockBlocker::UNREAD`]. Empty if statements are not read. Without a connection it can be
     /// [`LockBlocker::NO_CONNECTION`], [`LockBlocker::OTHER`] or [`LockBlocker::UNKNOWN`].
     pub statement: String,
     /// The number of times.
@@ -82,8 +82,10 @@ pub struct LockBlocker {
 }
 
 impl LockBlocker {
-    /// Stands in place of a statement for connections that execute none.
-    pub const IDLE: &'static str = "idle in a transaction";
+    /// Stands in place of a statement for connections that have a transaction and execute none.
+    pub const IDLE_IN_TRANSACTION: &'static str = "idle in a transaction";
+    /// The same for connections that may not have a transaction, but a lock.
+    pub const IDLE: &'static str = "idle";
     /// Stands in place of statements that could not be read, or that changed meanwhile.
     pub const UNREAD: &'static str = StatementWaits::UNREAD;
     /// Stands for transactions without a connection: those that are prepared, or rolled back after a restart.
@@ -121,7 +123,9 @@ pub(super) fn blocker_name(connection: u32, statement: &str) -> String {
     match (connection, statement) {
         (0, statement) => statement.to_owned(),
         (connection, "") => format!("connection {connection}"),
-        (connection, state @ (LockBlocker::IDLE | LockBlocker::UNREAD)) => format!("connection {connection}, {state}"),
+        (connection, state @ (LockBlocker::IDLE_IN_TRANSACTION | LockBlocker::IDLE | LockBlocker::UNREAD)) => {
+            format!("connection {connection}, {state}")
+        }
         (connection, statement) => format!("connection {connection}: {statement}"),
     }
 }
@@ -200,7 +204,7 @@ mod tests {
             let blocker = LockBlocker { lock: ROW_LOCK.to_owned(), connection, statement, samples: 1 };
             [blocker.name(), blocker.connection_name()]
         };
-        assert_eq!(names(12, LockBlocker::IDLE), ["connection 12, idle in a transaction"; 2]);
+        assert_eq!(names(12, LockBlocker::IDLE_IN_TRANSACTION), ["connection 12, idle in a transaction"; 2]);
         assert_eq!(names(12, ""), ["connection 12"; 2]);
         assert_eq!(names(12, "COMMIT"), ["connection 12: COMMIT", "connection 12, executing a statement"]);
         assert_eq!(names(0, "COMMIT"), ["COMMIT", "several connections"]);

@@ -1,23 +1,26 @@
 //! The programs that measure waits for locks, attached to a server.
 
+use std::io::Read;
 use std::mem::MaybeUninit;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
-use libbpf_rs::{MapCore, MapFlags, MapHandle};
+use libbpf_rs::{Iter, MapCore, MapFlags, MapHandle};
 use parking_lot::Mutex;
 
 use super::objects::Waiter;
 use super::plan::{LockPlan, PlannedLockSite, PlannedLockWait};
 use crate::attach::{
-    attach_sites, detach_all, uprobe_multi_works, Costs, Link, ProbeClass, SiteAddress, SitePrograms, Skipped,
+    attach_sites, detach_all, stacks_are_shown, uprobe_multi_works, Costs, Link, ProbeClass, SiteAddress, SitePrograms,
+    Skipped,
 };
 use crate::bpf::latch;
 use crate::bpf::lock::{types, LockSkel, LockSkelBuilder, OpenLockSkel};
 use crate::catalog::LockKind;
-use crate::measure::latch::{ip_offset, location, register_offset, SHADOW};
+use crate::host::clock::now_ns;
+use crate::measure::latch::{attach_to_threads, ip_offset, location, register_offset, SHADOW};
 use crate::measure::maps::{add_skipped, entries, hits_over_cpus, sum_over_cpus};
 use crate::model::{ProbeState, ProbeStatus, BUCKET_BOUNDS_NS};
 use crate::server::Target;
@@ -40,6 +43,8 @@ pub(super) struct LockProbes {
     hits: MapHandle,
     lost: MapHandle,
     skipped: Skipped,
+    /// Lists the server's threads; `None` if the kernel does not show them.
+    threads: Option<libbpf_rs::Link>,
 }
 
 /// The links of the programs; none while they are detached.
@@ -50,9 +55,20 @@ struct Attached {
     exe: PathBuf,
     plan: Arc<LockPlan>,
     links: Vec<Link>,
+    /// How often they were attached.
+    times: u32,
     /// What is measured: those whose probes the kernel has taken.
     measured: Vec<LockKind>,
     refused: Vec<String>,
+}
+
+/// A thread of the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct ServerThread {
+    /// Its ID.
+    pub thread: u32,
+    /// Its pointer to its own variables.
+    pub pointer: u64,
 }
 
 /// What the programs have counted.
@@ -73,7 +89,9 @@ impl LockProbes {
         open.progs.lock_ends.set_autoload(has_multi);
         open.progs.lock_begin.set_autoload(!has_multi);
         open.progs.lock_end.set_autoload(!has_multi);
+        open.progs.list_threads.set_autoload(stacks_are_shown());
         let skel = open.load().context("loading the programs into the kernel")?;
+        let threads = stacks_are_shown().then(|| attach_to_threads(&skel.progs.list_threads, target.pid).ok());
         let worst = |sites: fn(&PlannedLockWait) -> &[PlannedLockSite]| {
             let classes: Vec<ProbeClass> = plan.waits.iter().flat_map(sites).map(|site| site.class).collect();
             let by_cost = [ProbeClass::Return, ProbeClass::Stepped, ProbeClass::Emulated];
@@ -85,6 +103,7 @@ impl LockProbes {
             waits: MapHandle::try_from(&skel.maps.locks)?,
             hits: MapHandle::try_from(&skel.maps.hits)?,
             lost: MapHandle::try_from(&skel.maps.lost_locks)?,
+            threads: threads.flatten(),
             skipped: Skipped::of(skel.object().progs().filter(|program| program.autoload()))?,
             attached: Mutex::new(Attached {
                 has_multi,
@@ -92,6 +111,7 @@ impl LockProbes {
                 exe: target.exe(),
                 plan: Arc::clone(plan),
                 links: Vec::new(),
+                times: 0,
                 measured: Vec::new(),
                 refused: Vec::new(),
                 skel,
@@ -137,13 +157,18 @@ impl LockProbes {
         Ok(Counted { waits: entries(&self.waits)?, waiting })
     }
 
-    /// Returns the threads that wait.
+    /// Returns the threads that wait. Forgets those that have given up between two calls.
     pub fn waiters(&self) -> Result<Vec<Waiter>> {
         // As a rule there are none, and room for all that there could be is a lot of memory.
         if self.waiters.keys().next().is_none() {
             return Ok(Vec::new());
         }
         let waiting: Vec<(u32, types::lock_wait)> = entries(&self.waiters)?;
+        let now_ns = now_ns(libc::CLOCK_MONOTONIC);
+        let gap_ns = u64::from(types::lock_limit::LOCK_GAP_NS.0);
+        let has_left = |wait: &types::lock_wait| wait.left_ns != 0 && now_ns > wait.left_ns + gap_ns;
+        let (left, waiting): (Vec<_>, Vec<_>) = waiting.into_iter().partition(|(_, wait)| has_left(wait));
+        left.into_iter().for_each(|(thread, _)| self.forget_wait(thread));
         Ok(waiting.into_iter().map(|(thread, wait)| Waiter { thread, wait }).collect())
     }
 
@@ -152,6 +177,34 @@ impl LockProbes {
         let bytes = self.waiters.lookup(&waiter.thread.to_ne_bytes(), MapFlags::ANY).ok().flatten();
         let wait = bytes.as_deref().and_then(|bytes| plain::from_bytes::<types::lock_wait>(bytes).ok());
         wait.is_some_and(|wait| wait.begin_ns == waiter.wait.begin_ns)
+    }
+
+    /// Returns the server's threads; `None` if the kernel does not show them.
+    pub fn threads(&self) -> Option<Vec<ServerThread>> {
+        let mut bytes = Vec::new();
+        Iter::new(self.threads.as_ref()?).ok()?.read_to_end(&mut bytes).ok()?;
+        let number = |bytes: &[u8]| bytes.try_into().map_or(0, u64::from_ne_bytes);
+        let thread =
+            |record: &[u8]| ServerThread { thread: number(&record[..8]) as u32, pointer: number(&record[8..]) };
+        Some(bytes.chunks_exact(16).map(thread).filter(|thread| thread.pointer != 0).collect())
+    }
+
+    /// Returns how often the programs were attached so far.
+    pub fn attachments(&self) -> u32 {
+        self.attached.lock().times
+    }
+
+    /// Adds a wait that had begun before the programs were attached. Returns whether it was not known.
+    pub fn add_wait(&self, waiter: &Waiter) -> bool {
+        // SAFETY: the structure has no padding, and is only read.
+        let value = unsafe { plain::as_bytes(&waiter.wait) };
+        self.waiters.update(&waiter.thread.to_ne_bytes(), value, MapFlags::NO_EXIST).is_ok()
+    }
+
+    /// Forgets a thread's wait.
+    pub fn forget_wait(&self, thread: u32) {
+        // It may have ended.
+        _ = self.waiters.delete(&thread.to_ne_bytes());
     }
 
     /// Returns the probes, which are in this state, with their hits.
@@ -194,6 +247,7 @@ impl Attached {
     /// Attaches the ends before the begins: a wait that begins meanwhile must not miss its end. Of a function whose
     /// sites the kernel does not all take, none stays attached.
     fn attach(&mut self) {
+        self.times += 1;
         self.refused.clear();
         self.measured.clear();
         let plan = Arc::clone(&self.plan);

@@ -65,7 +65,7 @@ pub struct ObjectReport {
 pub struct BlockerReport {
     /// The connection's ID; 0 if this stands for several or none.
     pub connection: u32,
-    /// What it executed: a statement without its values, `idle in a transaction` or `not read`; empty if statements are
+    /// What it executed: a statement without its values, `idle in a transaction`, `idle` or `not read`; empty if statements are
     /// not read. Without a connection, what this stands for: `other`, `unknown`, `a transaction without a connection`.
     pub statement: String,
     /// The number of times that a thread was seen to wait.
@@ -190,7 +190,11 @@ mod tests {
             samples: 5,
             share,
         };
-        let blockers = vec![blocker(12, LockBlocker::IDLE, 0.6), blocker(7, "COMMIT", 0.3), blocker(0, "other", 0.1)];
+        let blockers = vec![
+            blocker(12, LockBlocker::IDLE_IN_TRANSACTION, 0.6),
+            blocker(7, "COMMIT", 0.3),
+            blocker(0, "other", 0.1),
+        ];
         let blocked = LockReport { blockers, ..row(10) }.blocked_by();
         let expected = "60% connection 12, idle in a transaction; 30% connection 7: COMMIT; 10% other";
         assert_eq!((blocked.as_deref(), row(10).blocked_by()), (Some(expected), None));

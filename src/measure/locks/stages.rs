@@ -50,6 +50,12 @@ impl Stages {
         name
     }
 
+    /// Returns whether a stage is at this address in the process, and is that of a wait for a metadata lock.
+    pub fn is_wait(&mut self, address: u64) -> bool {
+        let name = self.read(address);
+        name.is_some_and(|name| name.ends_with(" lock") && name != ROW_LOCK)
+    }
+
     /// Reads the name in the stage at this address in the process.
     fn read(&self, stage: u64) -> Option<String> {
         let words = (0..WORDS).filter_map(|word| self.memory.u64(stage.checked_add(8 * word)?));

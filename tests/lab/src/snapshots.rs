@@ -219,7 +219,7 @@ pub fn locks_waited_for(waits_for_rows: usize, threads: u64) -> locks::Figures {
         waits: vec![lock_waits],
         objects: vec![locked("shop.orders", "PRIMARY", 3 * threads), locked("shop.items", "k_1", threads)],
         blockers: vec![
-            blocks(12, LockBlocker::IDLE, 3 * threads),
+            blocks(12, LockBlocker::IDLE_IN_TRANSACTION, 3 * threads),
             blocks(7, "UPDATE shop.items SET k = k + ? WHERE id = ?", threads),
         ],
         waiting: vec![WaitingNow { lock: ROW_LOCK.to_owned(), threads, longest_ns }],

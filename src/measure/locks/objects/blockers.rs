@@ -5,14 +5,10 @@
 //! transaction that has a session, and is there only while the transaction waits. A neighbour in a list points back.
 
 use std::collections::{BTreeSet, HashMap};
-use std::sync::Arc;
 
 use super::rows::RowWait;
 use super::{is_pointer, words};
-use crate::discovery::{connection, statement};
-use crate::measure::latch::{Executes, StatementReader};
-use crate::measure::locks::LockBlocker;
-use crate::server::{Memory, Target};
+use crate::server::Memory;
 
 /// How much of a transaction is searched, in bytes. In MariaDB, some of its locks are part of it.
 const TRANSACTION: usize = 4096;
@@ -26,32 +22,10 @@ const MOST_VAIN: u32 = 100;
 /// The most transactions in a chain of which each waits for the next.
 const MOST_CHAIN: usize = 16;
 
-/// Returns what is shown of a statement.
-pub(super) type Show = fn(&str) -> String;
-
-/// Who blocks another.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Blocker {
-    /// See [`LockBlocker::connection`].
-    pub connection: u32,
-    /// See [`LockBlocker::statement`].
-    pub statement: String,
-}
-
-/// Finds who blocks transactions of one server.
-pub(super) struct Blockers {
-    memory: Memory,
-    reader: StatementReader,
-    /// The offset in a session of the ID of its connection.
-    connection: u64,
-    /// `None` if statements are not to be read.
-    show: Option<Show>,
-    layout: Layout,
-}
-
-/// Where transactions have the pointers to their session, and to the transaction that blocks them: offsets in words.
+/// Finds who blocks transactions of one server: where transactions have the pointers to their session, and to the
+/// transaction that blocks them, as offsets in words.
 #[derive(Debug, Default)]
-struct Layout {
+pub(super) struct RowBlockers {
     session: Votes,
     blocking: Votes,
 }
@@ -63,56 +37,10 @@ struct Votes {
     offsets: HashMap<usize, u32>,
 }
 
-impl Blocker {
-    fn without_connection(statement: &str) -> Blocker {
-        Blocker { connection: 0, statement: statement.to_owned() }
-    }
-
-    /// One that was not found.
-    pub fn unknown() -> Blocker {
-        Blocker::without_connection(LockBlocker::UNKNOWN)
-    }
-}
-
-impl Blockers {
-    /// Creates one that reads statements unless `show` is `None`. Returns `None` if the program does not show where
-    /// threads have their sessions, or if its memory cannot be read.
-    pub fn new(target: &Arc<Target>, show: Option<Show>) -> Option<Blockers> {
-        let reader = StatementReader::new(target, statement(&target.image).ok()?)?;
-        let connection = connection(&target.image)?;
-        Some(Blockers { memory: Memory::new(target.pid), reader, connection, show, layout: Layout::default() })
-    }
-
-    /// Returns who is at the end of the chain of transactions that begins with this one, whose thread has this pointer
-    /// to its own variables; `None` if that is not known.
-    pub fn of(&mut self, wait: &RowWait, thread: u64) -> Option<Blocker> {
-        let session = self.reader.sessions(&[thread]).into_iter().flatten().next().filter(|at| is_pointer(*at))?;
-        let last = self.layout.last(&self.memory, wait, session)?;
-        self.describe(last)
-    }
-
-    fn describe(&mut self, transaction: u64) -> Option<Blocker> {
-        let session = self.layout.session(&self.memory, transaction)?;
-        if session == 0 {
-            return Some(Blocker::without_connection(LockBlocker::NO_CONNECTION));
-        }
-        let connection = self.memory.u32(session.wrapping_add(self.connection))?;
-        let statement = match self.show {
-            None => String::new(),
-            Some(show) => match self.reader.read_sessions(vec![Some(session)]).into_iter().next()? {
-                Executes::Statement(text) => show(&text),
-                Executes::Nothing => LockBlocker::IDLE.to_owned(),
-                Executes::Unread => LockBlocker::UNREAD.to_owned(),
-            },
-        };
-        Some(Blocker { connection, statement })
-    }
-}
-
-impl Layout {
-    /// Returns the transaction at the end of the chain that begins with one that waits, and has this session. Learns
-    /// from it where transactions keep what.
-    fn last(&mut self, memory: &Memory, wait: &RowWait, session: u64) -> Option<u64> {
+impl RowBlockers {
+    /// Returns the transaction at the end of the chain that begins with one that waits and has this session; `None` if it
+    /// is not known.
+    pub fn last(&mut self, memory: &Memory, wait: &RowWait, session: u64) -> Option<u64> {
         if self.blocking.are_vain() {
             return None;
         }
@@ -146,7 +74,7 @@ impl Layout {
     }
 
     /// Returns the session of a transaction; 0 if it has none, `None` if it is not known.
-    fn session(&self, memory: &Memory, transaction: u64) -> Option<u64> {
+    pub fn session(&self, memory: &Memory, transaction: u64) -> Option<u64> {
         memory.u64(transaction.wrapping_add(8 * self.session.first()? as u64))
     }
 }
@@ -243,7 +171,7 @@ mod tests {
         }
 
         /// Returns who is at the end of a transaction's chain, by number.
-        fn last(&self, layout: &mut Layout, waiting: usize) -> Option<usize> {
+        fn last(&self, layout: &mut RowBlockers, waiting: usize) -> Option<usize> {
             let object = Object::named("shop.orders");
             let transaction = at(&*self.transactions[waiting]);
             let wait = RowWait { object, transaction, wait_lock: 8 * WAIT_LOCK as u64 };
@@ -257,7 +185,7 @@ mod tests {
         let mut server = Server::new(5);
         server.wait(3, 1);
         server.wait(0, 3);
-        let mut layout = Layout::default();
+        let mut layout = RowBlockers::default();
         let found: Vec<Option<usize>> = [3, 0, 3, 0].map(|waiting| server.last(&mut layout, waiting)).to_vec();
         assert_eq!(found, [None, None, Some(1), Some(1)], "it takes some looks");
         assert_eq!(layout.session(&server.memory, at(&*server.transactions[1])), Some(at(&server.sessions[1])));
@@ -269,7 +197,7 @@ mod tests {
         for waiting in 0..3 {
             let mut server = Server::new(3);
             server.transactions[waiting][WAIT_LOCK] = at(&server.lock);
-            let mut layout = Layout::default();
+            let mut layout = RowBlockers::default();
             let found: Vec<Option<usize>> = (0..MOST_VAIN).map(|_| server.last(&mut layout, waiting)).collect();
             assert!(found.iter().all(Option::is_none), "{waiting}: {found:?}");
             assert!(layout.blocking.are_vain());
@@ -281,7 +209,7 @@ mod tests {
         let mut server = Server::new(2);
         server.wait(0, 1);
         server.wait(1, 0);
-        let mut layout = Layout::default();
+        let mut layout = RowBlockers::default();
         let found: Vec<Option<usize>> = (0..10).map(|look| server.last(&mut layout, look % 2)).collect();
         assert!(found.iter().all(Option::is_none), "{found:?}");
     }
@@ -290,7 +218,7 @@ mod tests {
     fn a_transaction_that_waits_no_longer_is_blocked_by_nobody() {
         let mut server = Server::new(3);
         server.wait(1, 2);
-        let mut layout = Layout::default();
+        let mut layout = RowBlockers::default();
         let learned = (0..3).map(|_| server.last(&mut layout, 1)).last().flatten();
         server.transactions[1][WAIT_LOCK] = 0;
         assert_eq!((learned, server.last(&mut layout, 1)), (Some(2), None));

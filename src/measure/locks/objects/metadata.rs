@@ -5,15 +5,11 @@
 //! the kind of the object as a byte, and the names of schema and object, all of which match each other.
 
 use std::ops::Range;
-use std::sync::Arc;
 
+use super::calls::Calls;
 use super::{is_pointer, Object, Stack};
-use crate::isa::{decode, Flow};
-use crate::measure::latch::ADDRESS_BITS;
-use crate::measure::locks::plan::PlannedLockWait;
 use crate::names::is_readable;
 use crate::server::{Memory, Target};
-use crate::symbols::Arch;
 
 /// The words of a stack below a frame in which the function that it calls has saved registers, and the words in the
 /// frame that are searched.
@@ -32,39 +28,27 @@ const USER_LOCK: &str = "user lock";
 /// The longest name, in bytes: 64 characters.
 const MOST_NAME: usize = 256;
 
-/// Finds the objects of metadata locks.
-#[derive(Debug)]
-pub(super) struct MetadataKeys {
-    /// The link-time address of the wait function.
-    function: Option<u64>,
+/// Returns the words near the frame of the function that has called the wait function, by a thread's stack.
+pub(super) fn near(calls: &Calls, target: &Target, stack: &Stack) -> Vec<u64> {
+    // The innermost may be from an earlier call.
+    let near = |call: usize| stack.words.iter().skip(call.saturating_sub(SAVED)).take(SAVED + FRAME);
+    calls.on(target, stack).flat_map(near).copied().collect()
 }
 
-impl MetadataKeys {
-    pub fn new(target: &Arc<Target>, wait: Option<&PlannedLockWait>) -> MetadataKeys {
-        let begin = wait.and_then(|wait| wait.begins.first());
-        let function = begin.and_then(|begin| target.image.function_at(begin.addr));
-        MetadataKeys { function: function.map(|range| range.start) }
-    }
+/// Returns what a thread waits for, by these words of its stack and the name of the lock; `None` if that is not found.
+pub(super) fn object_of(memory: &Memory, near: &[u64], lock: &str) -> Option<Object> {
+    near.iter().filter(|word| is_pointer(**word)).find_map(|at| key(memory, *at, lock))
+}
 
-    /// Returns what a thread waits for, by its stack and the name of the lock; `None` if that is not found.
-    pub fn object(&self, target: &Target, memory: &Memory, stack: &Stack, lock: &str) -> Option<Object> {
-        // The innermost may be from an earlier call.
-        let calls = (0..stack.words.len()).filter(|at| self.is_return(target, stack.words[*at]));
-        let near = |call: usize| stack.words.iter().skip(call.saturating_sub(SAVED)).take(SAVED + FRAME);
-        calls.flat_map(near).copied().filter(|word| is_pointer(*word)).find_map(|at| key(memory, at, lock))
-    }
-
-    /// Returns whether a call of the wait function returns to this address.
-    fn is_return(&self, target: &Target, address: u64) -> bool {
-        let size = match target.image.arch() {
-            Arch::X86_64 => 5,
-            Arch::Aarch64 => 4,
-        };
-        // arm64 code may sign its return addresses, in the bits above.
-        let end = (address & ((1 << ADDRESS_BITS) - 1)).wrapping_sub(target.bias);
-        let code = decode(&target.image, end.wrapping_sub(size)..end);
-        self.function.is_some() && matches!(code[..], [call] if call.flow == Flow::Call(self.function))
-    }
+/// Returns whether a metadata lock is at this address, and if so, of which object: `None` for the locks of none.
+pub(super) fn is_lock(memory: &Memory, at: u64, lock: &str) -> Option<Option<Object>> {
+    /// Before the key there may be a pointer to the functions of the lock's class.
+    const KEYS: [usize; 2] = [0, 8];
+    let bytes = memory.array::<{ KEYS[1] + KEY }>(at)?;
+    let kinds = if lock == USER_LOCK { USER_LOCKS } else { KINDS };
+    let places = KEYS.into_iter().flat_map(|key| TEXTS.map(|text| (key, text)));
+    let names = places.into_iter().find_map(|(key, text)| names(&bytes[key..], text, &kinds))?;
+    Some(object(names, lock))
 }
 
 /// Returns the object whose key is in what begins at this address; `None` if there is none.

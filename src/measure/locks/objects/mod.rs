@@ -5,23 +5,30 @@
 //! object are its share of the time waited.
 
 mod blockers;
+mod calls;
 mod metadata;
 mod rows;
+mod sessions;
+mod tickets;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use self::blockers::{Blocker, Blockers};
-use self::metadata::MetadataKeys;
+use self::blockers::RowBlockers;
+use self::calls::Calls;
+use self::metadata::{near, object_of};
 use self::rows::RowLocks;
+use self::sessions::{Blocker, Sessions};
+use self::tickets::{Held, Tickets};
 use super::figures::{LockBlocker, LockedObject};
 use super::plan::LockPlan;
-use super::probes::LockProbes;
+use super::probes::{LockProbes, ServerThread};
 use super::stages::Stages;
 use crate::bpf::lock::types;
 use crate::catalog::LockKind;
+use crate::host::clock::now_ns;
 use crate::measure::latch::{whole, InTurn, StatementDetail, ADDRESS_BITS};
 use crate::server::{sleeps_at, Memory, Target};
 
@@ -69,6 +76,21 @@ pub(super) struct Waiter {
     pub wait: types::lock_wait,
 }
 
+/// What a thread waits for.
+struct Wait {
+    lock: String,
+    object: Option<Object>,
+    blocked: Blocked,
+}
+
+/// By whom a thread is blocked.
+enum Blocked {
+    /// By the one with this session; `None` if it is not known.
+    BySession(Option<u64>),
+    /// By those who hold the lock at this address; `None` if it is not known.
+    ByHolderOf(Option<u64>),
+}
+
 /// Looks at the threads of one server that wait for locks.
 pub(super) struct ObjectSampler {
     target: Arc<Target>,
@@ -76,9 +98,15 @@ pub(super) struct ObjectSampler {
     stages: Arc<Mutex<Stages>>,
     seen: Arc<Seen>,
     rows: RowLocks,
-    /// `None` if who blocks whom cannot be found in this program.
-    blockers: Option<Blockers>,
-    metadata: MetadataKeys,
+    row_blockers: RowBlockers,
+    /// The calls of the functions that wait for rows, and for metadata.
+    row_calls: Calls,
+    metadata_calls: Calls,
+    tickets: Tickets,
+    /// How often the probes were attached when it was last looked which waits had begun before.
+    attachments: u32,
+    /// `None` if this program does not show where they are.
+    sessions: Option<Sessions>,
     in_turn: InTurn,
 }
 
@@ -156,14 +184,21 @@ impl ObjectSampler {
         seen: &Arc<Seen>,
         statements: StatementDetail,
     ) -> ObjectSampler {
-        let metadata = plan.waits.iter().find(|wait| wait.waits_for != LockKind::Row);
+        let calls = |row: bool| {
+            let wait = plan.waits.iter().find(|wait| (wait.waits_for == LockKind::Row) == row);
+            Calls::of(target, wait)
+        };
         ObjectSampler {
             memory: Memory::new(target.pid),
             stages: Arc::clone(stages),
             seen: Arc::clone(seen),
             rows: RowLocks::default(),
-            blockers: Blockers::new(target, statements.show()),
-            metadata: MetadataKeys::new(target, metadata),
+            row_blockers: RowBlockers::default(),
+            row_calls: calls(true),
+            metadata_calls: calls(false),
+            tickets: Tickets::default(),
+            attachments: 0,
+            sessions: Sessions::new(target, statements.show()),
             in_turn: InTurn::default(),
             target: Arc::clone(target),
         }
@@ -171,38 +206,131 @@ impl ObjectSampler {
 
     /// Looks at some of the threads that wait at the moment.
     pub fn look(&mut self, probes: &LockProbes) {
+        let attachments = probes.attachments();
+        if std::mem::replace(&mut self.attachments, attachments) != attachments {
+            self.add_begun(probes);
+        }
         let Ok(mut waiting) = probes.waiters() else { return };
         if waiting.is_empty() {
             return;
         }
         let all = waiting.len() as u64;
+        let for_metadata = waiting.iter().filter(|waiter| !waiter.is_for_row());
+        let for_metadata: Vec<u64> = for_metadata.map(|waiter| waiter.wait.pointer).collect();
         self.in_turn.keep(&mut waiting, MOST_THREADS);
-        let read = waiting.len() as u64;
-        for waiter in waiting {
-            let lock = self.stages.lock().name(&waiter.wait.key);
-            let (object, blocker) = self.see(&lock, &waiter);
+        let samples = whole(all, waiting.len() as u64);
+        let seen: Vec<(Waiter, Wait)> = waiting
+            .into_iter()
+            .map(|waiter| {
+                let wait = self.see(&waiter);
+                (waiter, wait)
+            })
+            .collect();
+        let held = self.held(probes, &for_metadata, seen.iter().map(|(_, wait)| &wait.blocked));
+        for (waiter, wait) in seen {
+            let blocker = self.blocker(&wait.blocked, held.as_ref());
             // If the thread no longer waits, or waits anew, its stack may have been that of something else.
             if probes.still_waits(&waiter) {
-                let samples = whole(all, read);
                 if let Some(blocker) = blocker {
-                    self.seen.blockers.count(lock.clone(), blocker, samples);
+                    self.seen.blockers.count(wait.lock.clone(), blocker, samples);
                 }
-                let object = object.unwrap_or_else(|| Object::named(LockedObject::UNKNOWN));
-                self.seen.objects.count(lock, object, samples);
+                let object = wait.object.unwrap_or_else(|| Object::named(LockedObject::UNKNOWN));
+                self.seen.objects.count(wait.lock, object, samples);
             }
         }
     }
 
-    /// Returns what a thread waits for, if that is found, and who blocks it, if this kind of lock shows that.
-    fn see(&mut self, lock: &str, waiter: &Waiter) -> (Option<Object>, Option<Blocker>) {
-        let stack = sleeps_at(waiter.thread as i32).and_then(|at| Stack::read(&self.memory, at));
-        if waiter.wait.key.stage != 0 {
-            let object = stack.and_then(|stack| self.metadata.object(&self.target, &self.memory, &stack, lock));
-            return (object, None);
+    /// Adds the waits that had begun before the probes were attached, as if they began now.
+    fn add_begun(&mut self, probes: &LockProbes) {
+        for ServerThread { thread, pointer } in probes.threads().unwrap_or_default() {
+            let Some((at, key)) = self.begun(thread, pointer) else { continue };
+            let kind = match key.stage {
+                0 => types::lock_kind::LOCK_ROW,
+                _ => types::lock_kind::LOCK_METADATA,
+            };
+            let begin_ns = now_ns(libc::CLOCK_MONOTONIC);
+            let wait = types::lock_wait { begin_ns, key, kind: kind.0, pointer, ..Default::default() };
+            // Its end may just have been missed.
+            if probes.add_wait(&Waiter { thread, wait }) && self.begun(thread, pointer).map(|(at, _)| at) != Some(at) {
+                probes.forget_wait(thread);
+            }
         }
-        let wait = stack.and_then(|stack| self.rows.wait(&self.memory, &stack));
-        let known = wait.as_ref().and_then(|wait| self.blockers.as_mut()?.of(wait, waiter.wait.pointer));
-        (wait.map(|wait| wait.object), Some(known.unwrap_or_else(Blocker::unknown)))
+    }
+
+    /// Returns where a thread with this pointer to its own variables sleeps that waits for a lock, and for which; `None`
+    /// if it does not wait for any.
+    fn begun(&mut self, thread: u32, pointer: u64) -> Option<(u64, types::lock_key)> {
+        let at = sleeps_at(thread as i32)?;
+        let stack = Stack::read(&self.memory, at)?;
+        let waits_for_row = self.row_calls.on(&self.target, &stack).next().is_some();
+        if waits_for_row && self.rows.wait(&self.memory, &stack).is_some() {
+            return Some((at, types::lock_key { stage: 0 }));
+        }
+        let near = near(&self.metadata_calls, &self.target, &stack);
+        let mut stages = self.stages.lock();
+        let stage = near.iter().copied().find(|word| stages.is_wait(*word))?;
+        let lock = stages.name(&types::lock_key { stage });
+        drop(stages);
+        let object = object_of(&self.memory, &near, &lock);
+        let session = *self.sessions.as_ref()?.of(&[pointer]).first()?;
+        self.tickets.lock(&self.memory, session, &near, (&lock, object.as_ref()))?;
+        Some((at, types::lock_key { stage }))
+    }
+
+    /// Returns what a thread waits for.
+    fn see(&mut self, waiter: &Waiter) -> Wait {
+        let lock = self.stages.lock().name(&waiter.wait.key);
+        let stack = sleeps_at(waiter.thread as i32).and_then(|at| Stack::read(&self.memory, at));
+        let sessions = self.sessions.as_ref().map(|sessions| sessions.of(&[waiter.wait.pointer]));
+        let session = sessions.and_then(|sessions| sessions.first().copied());
+        if waiter.is_for_row() {
+            let wait = stack.and_then(|stack| self.rows.wait(&self.memory, &stack));
+            let last = session.and_then(|session| self.row_blockers.last(&self.memory, wait.as_ref()?, session));
+            let session = last.and_then(|last| self.row_blockers.session(&self.memory, last));
+            return Wait { lock, object: wait.map(|wait| wait.object), blocked: Blocked::BySession(session) };
+        }
+        let near = stack.map(|stack| near(&self.metadata_calls, &self.target, &stack)).unwrap_or_default();
+        let object = object_of(&self.memory, &near, &lock);
+        let of = (lock.as_str(), object.as_ref());
+        let at = session.and_then(|session| self.tickets.lock(&self.memory, session, &near, of));
+        Wait { lock, object, blocked: Blocked::ByHolderOf(at) }
+    }
+
+    /// Returns which sessions hold the locks that these waits are for, but those that wait for metadata locks
+    /// themselves; `None` if that is not read.
+    fn held<'w>(
+        &mut self,
+        probes: &LockProbes,
+        for_metadata: &[u64],
+        waits: impl Iterator<Item = &'w Blocked>,
+    ) -> Option<Held> {
+        let lock = |blocked: &Blocked| match blocked {
+            Blocked::ByHolderOf(lock) => *lock,
+            Blocked::BySession(_) => None,
+        };
+        let locks: HashSet<u64> = waits.filter_map(lock).collect();
+        let sessions = self.sessions.as_ref().filter(|_| !locks.is_empty())?;
+        let threads = probes.threads()?.into_iter().map(|thread| thread.pointer);
+        let threads: Vec<u64> = threads.filter(|pointer| !for_metadata.contains(pointer)).collect();
+        self.tickets.held(&self.memory, &sessions.of(&threads), &locks)
+    }
+
+    /// Returns who blocks a thread; `None` if that is not looked for at the moment.
+    fn blocker(&mut self, blocked: &Blocked, held: Option<&Held>) -> Option<Blocker> {
+        let (session, idle) = match blocked {
+            Blocked::BySession(session) => (*session, LockBlocker::IDLE_IN_TRANSACTION),
+            Blocked::ByHolderOf(None) => (None, LockBlocker::IDLE),
+            // Any of them is as likely, so that each gets its part.
+            Blocked::ByHolderOf(Some(lock)) => (held?.get(lock).and_then(fastrand::choice).copied(), LockBlocker::IDLE),
+        };
+        let known = session.and_then(|session| self.sessions.as_mut()?.describe(session, idle));
+        Some(known.unwrap_or_else(Blocker::unknown))
+    }
+}
+
+impl Waiter {
+    fn is_for_row(&self) -> bool {
+        self.wait.key.stage == 0
     }
 }
 

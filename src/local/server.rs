@@ -221,7 +221,7 @@ fn record(
     let mut recorder = Recorder::begin_after(&before, client, &start)?;
     let (began, mut end) = (Instant::now(), Duration::ZERO);
     loop {
-        end = duration.min(end + SECOND);
+        end = duration.min(next_end(end, began.elapsed()));
         let has_closed = closes(client, end.saturating_sub(began.elapsed()))?;
         let now = source.snapshot();
         recorder.second(&now, now.statements)?;
@@ -234,6 +234,12 @@ fn record(
             return recorder.end(ending, &now);
         }
     }
+}
+
+/// Returns when the next second ends, after one that should have ended at `end`. Those that have passed meanwhile, as
+/// while the machine was suspended, are not made up for.
+fn next_end(end: Duration, now: Duration) -> Duration {
+    SECOND * (end.max(now).as_secs() as u32 + 1)
 }
 
 /// Waits until the client closes its side, but no longer than this. Returns whether it has.
@@ -256,5 +262,19 @@ fn files(sources: &Sources, pid: i32, last: Duration) -> (Answer, Vec<Vec<u8>>) 
     match past.files(last) {
         Ok(files) => (Answer::Files(files.iter().map(|file| file.len() as u64).collect()), files),
         Err(why) => (Answer::Failed(why.to_string()), Vec::new()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn seconds_that_have_passed_are_not_made_up_for() {
+        let next = |end, now| next_end(Duration::from_millis(end), Duration::from_millis(now));
+        assert_eq!(next(0, 0), SECOND);
+        assert_eq!(next(1000, 1002), 2 * SECOND);
+        assert_eq!(next(2000, 1999), 3 * SECOND, "a little early");
+        assert_eq!(next(3000, 63_400), 64 * SECOND);
     }
 }

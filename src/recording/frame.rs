@@ -80,11 +80,15 @@ pub fn write_mark(to: &mut impl Write) -> io::Result<()> {
 pub fn write_frame(to: &mut impl Write, kind: FrameKind, body: &impl Serialize) -> io::Result<()> {
     // In one piece: the encoder clears 32 KiB for each write, however small.
     let text = serde_json::to_vec(body)?;
+    let too_many = || io::Error::other("a second has too many figures");
+    if text.len() as u64 > LONGEST_TEXT {
+        return Err(too_many());
+    }
     let mut deflated = DeflateEncoder::new(Vec::new(), Compression::best());
     deflated.write_all(&text)?;
     let body = deflated.finish()?;
     let length = u32::try_from(body.len()).ok().filter(|length| *length <= LONGEST_BODY);
-    let length = length.ok_or_else(|| io::Error::other("a second has too many figures"))?;
+    let length = length.ok_or_else(too_many)?;
     let mut frame = vec![kind as u8];
     frame.extend(length.to_le_bytes());
     let checksum = checksum(&frame, &body);

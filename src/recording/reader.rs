@@ -19,6 +19,9 @@ pub(crate) const LEAST_BURSTS: usize = 10;
 /// The largest product of rows and seconds, which bounds memory. An hour of a very busy server has 7 million; only
 /// hostile files have more.
 const MOST_CELLS: usize = 32 << 20;
+/// The most seconds, two days, and the most rows, several times as many as armtrace counts of a server.
+const MOST_SECONDS: usize = 200_000;
+const MOST_ROWS: usize = 200_000;
 /// More histogram buckets than any version has. A file that claims more is damaged.
 const MOST_BUCKETS: usize = 1000;
 
@@ -46,6 +49,26 @@ pub struct Recording {
 /// is valid if it has a whole second.
 pub fn read(path: &Path) -> Result<Recording, FormatError> {
     Recording::read_from(BufReader::new(File::open(path)?))
+}
+
+/// The size of a recording, which bounds the memory that reading it takes.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Size {
+    seconds: usize,
+    rows: usize,
+}
+
+impl Size {
+    /// Adds a second with these new rows. Returns whether the recording can still be read.
+    pub fn add(&mut self, new: &NewRows) -> bool {
+        self.seconds += 1;
+        self.rows += new.count();
+        self.fits()
+    }
+
+    fn fits(self) -> bool {
+        self.seconds <= MOST_SECONDS && self.rows <= MOST_ROWS && self.rows.saturating_mul(self.seconds) <= MOST_CELLS
+    }
 }
 
 impl Recording {
@@ -144,7 +167,7 @@ impl Recording {
 
     /// Returns whether it has not more rows and seconds than may be read.
     pub(super) fn fits(&self) -> bool {
-        self.rows.count().saturating_mul(self.seconds.len()) <= MOST_CELLS
+        Size { seconds: self.seconds.len(), rows: self.rows.count() }.fits()
     }
 
     /// Returns, for each of its histogram buckets, the bucket of [`BUCKET_BOUNDS_NS`] to add it to.
@@ -190,5 +213,19 @@ impl Recording {
 
     fn total(&self, of: impl Fn(&Second) -> Option<u64>) -> Option<u64> {
         self.seconds.iter().map(of).try_fold(0_u64, |sum, n| Some(sum.saturating_add(n?)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_bounded() {
+        let is_read = |seconds, rows| Size { seconds, rows }.fits();
+        assert!(is_read(24 * 3600, 300) && is_read(3600, 9000) && is_read(60, 100_000));
+        assert!(!is_read(MOST_SECONDS + 1, 0) && !is_read(1, MOST_ROWS + 1) && !is_read(3600, 20_000));
+        let mut size = Size { seconds: MOST_SECONDS - 1, rows: 0 };
+        assert!(size.add(&NewRows::default()) && !size.add(&NewRows::default()));
     }
 }

@@ -281,6 +281,21 @@ mod tests {
         assert!(!recent.is_watched());
     }
 
+    /// A server has thousands of keys in hours, of which a minute needs few.
+    #[test]
+    fn a_file_has_rows_for_what_was_added_while_it_was_written() {
+        let lost = |n: u64| {
+            let causes = (0..5000).map(|i| (format!("cause {i}"), if i == 7 { n } else { 5 }));
+            let new = (n > 2).then(|| ("new".to_owned(), n)).into_iter();
+            Snapshot { lost: causes.chain(new).collect(), ..after(n) }
+        };
+        let mut file = Vec::new();
+        let mut recorder = Recorder::begin_after(&lost(1), &mut file, &Start::default()).unwrap();
+        (2..=4).for_each(|n| recorder.second(&lost(n), None).unwrap());
+        let recording = Recording::read_from(file.as_slice()).unwrap();
+        assert_eq!(recording.lost(), [("cause 7".to_owned(), 3), ("new".to_owned(), 4)]);
+    }
+
     /// Somebody who asks may take a snapshot later, and add it earlier.
     #[test]
     fn time_does_not_go_backwards() {

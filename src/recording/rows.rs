@@ -207,19 +207,28 @@ pub struct Rows<R: Row> {
     totals: Vec<R::Total>,
     /// Keys of rows that are not in the file yet.
     new: Vec<R::Key>,
+    /// What was counted before the file began, by keys that have no row yet, because nothing was added.
+    before: HashMap<R::Key, R::Total>,
 }
 
 impl<R: Row> Default for Rows<R> {
     fn default() -> Rows<R> {
         let bounded = R::BOUNDS.iter().map(|bound| Bounded::new(bound.rows)).collect();
-        Rows { bounded, numbers: HashMap::new(), totals: Vec::new(), new: Vec::new() }
+        Rows { bounded, numbers: HashMap::new(), totals: Vec::new(), new: Vec::new(), before: HashMap::new() }
     }
 }
 
 impl<R: Row> Rows<R> {
-    /// Returns no rows yet. Every key will get one of its own.
-    pub fn unbounded() -> Rows<R> {
-        Rows { bounded: Vec::new(), ..Rows::default() }
+    /// Returns the rows of a file of what is counted after this snapshot was taken. Every key for which something is
+    /// added will get one of its own, because what was much until then may be nothing now.
+    pub fn after(before: &Snapshot) -> Rows<R> {
+        let entries: Vec<(R::Key, R::Total)> =
+            R::entries(before).into_iter().map(|entry| (entry.key(), entry.total())).collect();
+        let mut rows = Rows { bounded: Vec::new(), ..Rows::default() };
+        let kept: Vec<R::Key> = entries.iter().filter(|_| R::KEEPS_EMPTY).map(|(key, _)| key.clone()).collect();
+        rows.before = merged(entries).into_iter().collect();
+        kept.into_iter().for_each(|key| rows.add(key));
+        rows
     }
 
     /// Returns the keys that are new since the last call, and what was added to each row that changed, by ascending
@@ -232,8 +241,10 @@ impl<R: Row> Rows<R> {
         for (bounded, bound) in self.bounded.iter_mut().zip(R::BOUNDS) {
             rows = bounded.rows(rows, R::weight, bound.other);
         }
+        rows.retain(|key, total| self.before.get(key) != Some(&*total));
+        let keys = keys.into_iter().filter(|key| !self.before.contains_key(key) || rows.contains_key(key));
         // New rows are in the order of the snapshot.
-        keys.into_iter().for_each(|key| self.add(key));
+        keys.collect::<Vec<_>>().into_iter().for_each(|key| self.add(key));
         let mut totals = vec![R::Total::default(); self.totals.len()];
         for (key, total) in rows {
             totals[self.numbers[&key]] = total;
@@ -250,8 +261,8 @@ impl<R: Row> Rows<R> {
         let key = bounds.fold(key, |key, (bounded, bound)| bounded.row_of(key, bound.other));
         if !self.numbers.contains_key(&key) {
             self.numbers.insert(key.clone(), self.totals.len());
+            self.totals.push(self.before.remove(&key).unwrap_or_default());
             self.new.push(key);
-            self.totals.push(R::Total::default());
         }
     }
 }

@@ -167,9 +167,9 @@ macro_rules! kinds_of_row {
         }
 
         impl AllRows {
-            /// Returns no rows yet. Every key will get one of its own.
-            pub fn unbounded() -> AllRows {
-                AllRows { $($name: Rows::unbounded(),)+ }
+            /// Returns the rows of a file of what is counted after this snapshot was taken.
+            pub fn after(before: &Snapshot) -> AllRows {
+                AllRows { $($name: Rows::after(before),)+ }
             }
 
             /// Returns a second with everything that was added to rows since the last call.

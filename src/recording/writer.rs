@@ -5,6 +5,7 @@ use std::mem;
 use std::time::Duration;
 
 use super::frame::{write_frame, write_mark, FrameKind};
+use super::reader::Size;
 use super::schema::{AllRows, Code, End, Ending, NewRows, Probe, Second, Start};
 use crate::measure::Snapshot;
 
@@ -21,6 +22,8 @@ pub struct Recorder<W> {
     server_cpu_ns: u64,
     probe_cost_ns: u64,
     queries: Option<u64>,
+    /// The seconds and the rows that the file has.
+    size: Size,
 }
 
 impl<W: Write> Recorder<W> {
@@ -33,13 +36,12 @@ impl<W: Write> Recorder<W> {
         Recorder::with(to, start, AllRows::default(), &before)
     }
 
-    /// Begins a file of what is counted after this snapshot was taken. It has a row for everything that the snapshots
-    /// have, because what was much until then may be nothing now.
+    /// Begins a file of what is counted after this snapshot was taken.
     ///
     /// # Errors
     /// Fails when the file cannot be written.
     pub fn begin_after(before: &Snapshot, to: W, start: &Start) -> io::Result<Recorder<W>> {
-        Recorder::with(to, start, AllRows::unbounded(), before)
+        Recorder::with(to, start, AllRows::after(before), before)
     }
 
     fn with(mut to: W, start: &Start, mut rows: AllRows, before: &Snapshot) -> io::Result<Recorder<W>> {
@@ -56,6 +58,7 @@ impl<W: Write> Recorder<W> {
             server_cpu_ns: before.server_cpu_ns.unwrap_or(0),
             probe_cost_ns: before.probe_cost_ns().map_or(0, |ns| ns as u64),
             queries: before.statements,
+            size: Size::default(),
         })
     }
 
@@ -80,6 +83,9 @@ impl<W: Write> Recorder<W> {
                 .and_then(|(now, then)| now.checked_sub(then)),
             ..rows
         };
+        if !self.size.add(&second.new) {
+            return Err(io::Error::other("a recording cannot have so many figures: record for a shorter time"));
+        }
         write_frame(&mut self.to, FrameKind::Second, &second)?;
         self.to.flush()
     }

@@ -4,6 +4,7 @@
 use std::collections::HashSet;
 use std::fs::{metadata, read_link, read_to_string, Metadata};
 use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -12,9 +13,6 @@ use procfs::net::{TcpNetEntry, TcpState};
 use procfs::process::{FDTarget, Process};
 
 use crate::symbols::RootFolder;
-
-/// How this host is called by itself.
-const THIS_HOST: [&str; 3] = ["127.0.0.1", "::1", "localhost"];
 
 /// The flag of sockets that listen (`__SO_ACCEPTCON` in Linux's `include/linux/net.h`).
 const LISTENS: u32 = 1 << 16;
@@ -27,8 +25,8 @@ const MOST_FILES: usize = 64;
 pub(super) struct Listening {
     /// Sockets in a file system, by device and inode: the process may see them under other paths.
     files: HashSet<(u64, u64)>,
-    /// Ports in the network of this process.
-    ports: HashSet<u16>,
+    /// Addresses and ports in the network of this process.
+    addresses: HashSet<SocketAddr>,
 }
 
 impl Listening {
@@ -36,21 +34,40 @@ impl Listening {
     pub fn of(pid: i32) -> Listening {
         let Ok(process) = Process::new(pid) else { return Listening::default() };
         let own = sockets(&process);
-        let mut ports = HashSet::new();
+        let mut addresses = HashSet::new();
         if is_in_own_network(pid) {
             let listeners = tcp_listeners().filter(|entry| own.contains(&entry.inode));
-            ports.extend(listeners.map(|entry| entry.local_address.port()));
+            addresses.extend(listeners.map(|entry| entry.local_address));
         }
-        Listening { files: listening_files(&process, &own).unwrap_or_default(), ports }
+        Listening { files: listening_files(&process, &own).unwrap_or_default(), addresses }
     }
 
-    /// Returns whether it listens where these options connect to: on a socket of this file system, or on a port of this
-    /// host.
+    /// Returns whether it listens where these options connect to: on a socket of this file system, or on a port at an
+    /// address by which this host calls itself. Another server may have the same port at another address.
     pub fn is_at(&self, options: &Opts) -> bool {
         match options.get_socket() {
             Some(path) => metadata(path).is_ok_and(|file| self.files.contains(&identity(&file))),
-            None => THIS_HOST.contains(&&*options.get_ip_or_hostname()) && self.ports.contains(&options.get_tcp_port()),
+            None => {
+                let port = options.get_tcp_port();
+                let at = |ip: &IpAddr| self.addresses.contains(&SocketAddr::new(*ip, port));
+                reached_by(&options.get_ip_or_hostname()).iter().any(at)
+            }
         }
+    }
+}
+
+/// Returns the addresses at which a server may listen that a client reaches by this name of this host; none if it is not
+/// one. A server that listens at all IPv6 addresses gets connections by IPv4 too, as a rule.
+fn reached_by(host: &str) -> Vec<IpAddr> {
+    let v4 = [Ipv4Addr::LOCALHOST, Ipv4Addr::UNSPECIFIED];
+    let v6 = [Ipv6Addr::LOCALHOST, Ipv6Addr::UNSPECIFIED];
+    let mapped = Ipv4Addr::LOCALHOST.to_ipv6_mapped();
+    let by_v4 = || v4.map(IpAddr::from).into_iter().chain([v6[1], mapped].map(IpAddr::from));
+    match host {
+        "127.0.0.1" => by_v4().collect(),
+        "::1" => v6.map(IpAddr::from).to_vec(),
+        "localhost" => by_v4().chain([IpAddr::from(v6[0])]).collect(),
+        _ => Vec::new(),
     }
 }
 
@@ -158,8 +175,20 @@ mod tests {
         let port = listener.local_addr().expect("its address").port();
         assert!(listens_at(own(), &at_port("localhost", port)) && listens_at(own(), &at_port("127.0.0.1", port)));
         assert!(!listens_at(own(), &at_port("db.example", port)), "another host's port");
+        assert!(!listens_at(own(), &at_port("::1", port)), "another address's port");
         drop(listener);
         assert!(!listens_at(own(), &at_port("localhost", port)));
+    }
+
+    #[test]
+    fn a_server_with_the_same_port_at_another_address_is_another_one() {
+        let elsewhere = TcpListener::bind("127.0.0.2:0").expect("a port");
+        let port = elsewhere.local_addr().expect("its address").port();
+        let hosts = ["127.0.0.1", "localhost", "::1"];
+        assert!(hosts.iter().all(|host| !listens_at(own(), &at_port(host, port))));
+        let everywhere = TcpListener::bind("0.0.0.0:0").expect("a port");
+        let port = everywhere.local_addr().expect("its address").port();
+        assert_eq!(hosts.map(|host| listens_at(own(), &at_port(host, port))), [true, true, false]);
     }
 
     #[test]

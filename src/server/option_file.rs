@@ -76,15 +76,15 @@ struct OptionLine<'a> {
 fn parse(text: &str) -> Result<Vec<OptionLine<'_>>, (usize, &'static str)> {
     let mut lines = Vec::new();
     let mut group = None;
-    for (number, line) in (1..).zip(text.lines().map(str::trim)) {
-        if line.is_empty() || line.starts_with(['#', ';']) {
+    for (number, line) in (1..).zip(text.lines().map(|line| without_comment(line).trim())) {
+        if line.is_empty() || line.starts_with(';') {
             continue;
         }
         if line.starts_with('!') {
             return Err((number, "other files are not included: name the one with the group [client]"));
         }
         if let Some(name) = line.strip_prefix('[') {
-            group = name.trim_end_matches(']').trim().strip_prefix(CLIENT);
+            group = name.split(']').next().unwrap_or_default().trim().strip_prefix(CLIENT);
             continue;
         }
         let (name, value) = line.split_once('=').unwrap_or((line, ""));
@@ -116,14 +116,26 @@ fn of_group(lines: &[OptionLine], suffix: &str) -> Result<Opts, (usize, &'static
     Ok(options.ip_or_hostname(Some(host)).socket(socket).into())
 }
 
-/// Returns a value without its quotation marks or the comment behind it, and with its escapes resolved.
+/// Returns a line up to the first `#` that is not between quotation marks, as the servers' clients read it.
+fn without_comment(line: &str) -> &str {
+    let (mut quoted_by, mut is_escaped) = (None, false);
+    for (at, c) in line.char_indices() {
+        match quoted_by {
+            None if c == '#' => return &line[..at],
+            None if matches!(c, '"' | '\'') => quoted_by = Some(c),
+            Some(mark) if c == mark && !is_escaped => quoted_by = None,
+            _ => {}
+        }
+        is_escaped = quoted_by.is_some() && c == '\\' && !is_escaped;
+    }
+    line
+}
+
+/// Returns a value without its quotation marks, and with its escapes resolved.
 fn value_of(text: &str) -> String {
     let text = text.trim();
-    let quoted = text.chars().next().filter(|mark| matches!(mark, '"' | '\''));
-    let inner = match quoted.and_then(|mark| text[1..].rfind(mark).map(|end| &text[1..=end])) {
-        Some(inner) => inner,
-        None => text.split(" #").next().unwrap_or_default().trim_end(),
-    };
+    let quoted = ['"', '\''].iter().find_map(|mark| text.strip_prefix(*mark)?.strip_suffix(*mark));
+    let inner = quoted.unwrap_or(text);
     let mut value = String::with_capacity(inner.len());
     let mut rest = inner.chars();
     while let Some(c) = rest.next() {
@@ -157,8 +169,8 @@ mod tests {
 user = mysql
 port=3307
 
-[client]
-user=monitor   # for graphs
+[client] # of monitoring
+user=monitor\t# for graphs
 password = \"a # b\\\\c\\\"d\"
 ; none
 socket='/run/my sqld.sock'
@@ -190,6 +202,21 @@ password=other
         let expected = ["Some(\"a\") Some(\"/1\") 3306", "Some(\"a\") Some(\"/2\") 3306", "Some(\"b\") None 3"];
         assert_eq!(all.iter().map(shown).collect::<Vec<_>>(), expected);
         assert!(all.iter().all(|opts| opts.get_user() == Some("monitor")));
+    }
+
+    /// As `my_print_defaults` shows them.
+    #[test]
+    fn a_comment_ends_a_value_that_is_not_quoted() {
+        for (line, password) in [
+            ("password=abc#x", "abc"),
+            ("password='abc#x'", "abc#x"),
+            ("password='a\\'#b' # c", "a'#b"),
+            ("password=\"a'#\"b#c", "\"a'#\"b"),
+            ("password=#", ""),
+        ] {
+            let options = of_client(&format!("[client]\n{line}\n")).expect("options");
+            assert_eq!(options.get_pass().unwrap_or_default(), password, "{line}");
+        }
     }
 
     #[test]

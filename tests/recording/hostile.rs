@@ -70,6 +70,18 @@ fn report_all(recording: &Recording) {
     }
 }
 
+/// Some kilobytes that become millions of rows.
+#[test]
+fn a_file_with_millions_of_rows_is_not_read() {
+    let file = busy_file(1);
+    let frames = opened(&file);
+    let keys = vec!["\"\""; 5_000_000].join(",");
+    let second = format!("{{\"at_ns\":1,\"new\":{{\"lock_waits\":[{keys}]}}}}");
+    let forged = [frames[0].clone(), (frames[1].0, second.into_bytes())];
+    let error = Recording::read_from(&closed(&file[..12], &forged)[..]).unwrap_err().to_string();
+    assert!(error.contains("too many rows"), "{error}");
+}
+
 /// Replaces a number or a byte of the text, or truncates it.
 fn corrupt(text: &mut Vec<u8>, random: &mut fastrand::Rng) {
     let numbers: [&[u8]; 8] = [

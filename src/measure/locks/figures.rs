@@ -103,9 +103,8 @@ impl LockBlocker {
     /// Returns who it is, without a statement's text: `connection 12, executing a statement`.
     pub fn connection_name(&self) -> String {
         match (self.connection, self.statement.as_str()) {
-            (0, Self::NO_CONNECTION | Self::OTHER | Self::UNKNOWN) | (1.., "" | Self::IDLE | Self::UNREAD) => {
-                self.name()
-            }
+            (0, Self::NO_CONNECTION | Self::OTHER | Self::UNKNOWN) => self.name(),
+            (1.., "" | Self::IDLE_IN_TRANSACTION | Self::IDLE | Self::UNREAD) => self.name(),
             (0, _) => "several connections".to_owned(),
             (connection, _) => format!("connection {connection}, executing a statement"),
         }

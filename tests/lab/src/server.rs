@@ -244,6 +244,11 @@ impl Session {
         self.connection
     }
 
+    /// Kills the client, which says nothing to the server.
+    pub fn kill(mut self) -> Result<()> {
+        self.client.kill().context("the client has exited")
+    }
+
     /// Begins to execute a statement.
     pub fn send(&mut self, sql: &str) -> Result<()> {
         let stdin = self.stdin.as_mut().context("the session has ended")?;

@@ -221,9 +221,9 @@ impl ObjectSampler {
         let samples = whole(all, waiting.len() as u64);
         let seen: Vec<(Waiter, Wait)> = waiting
             .into_iter()
-            .map(|waiter| {
-                let wait = self.see(&waiter);
-                (waiter, wait)
+            .filter_map(|waiter| {
+                let wait = self.see(&waiter)?;
+                Some((waiter, wait))
             })
             .collect();
         let held = self.held(probes, &for_metadata, seen.iter().map(|(_, wait)| &wait.blocked));
@@ -277,23 +277,23 @@ impl ObjectSampler {
         Some((at, types::lock_key { stage }))
     }
 
-    /// Returns what a thread waits for.
-    fn see(&mut self, waiter: &Waiter) -> Wait {
+    /// Returns what a thread waits for; `None` if it does not sleep, as at the end of its wait or between two calls.
+    fn see(&mut self, waiter: &Waiter) -> Option<Wait> {
+        let stack = Stack::read(&self.memory, sleeps_at(waiter.thread as i32)?);
         let lock = self.stages.lock().name(&waiter.wait.key);
-        let stack = sleeps_at(waiter.thread as i32).and_then(|at| Stack::read(&self.memory, at));
         let sessions = self.sessions.as_ref().map(|sessions| sessions.of(&[waiter.wait.pointer]));
         let session = sessions.and_then(|sessions| sessions.first().copied());
         if waiter.is_for_row() {
             let wait = stack.and_then(|stack| self.rows.wait(&self.memory, &stack));
             let last = session.and_then(|session| self.row_blockers.last(&self.memory, wait.as_ref()?, session));
             let session = last.and_then(|last| self.row_blockers.session(&self.memory, last));
-            return Wait { lock, object: wait.map(|wait| wait.object), blocked: Blocked::BySession(session) };
+            return Some(Wait { lock, object: wait.map(|wait| wait.object), blocked: Blocked::BySession(session) });
         }
         let near = stack.map(|stack| near(&self.metadata_calls, &self.target, &stack)).unwrap_or_default();
         let object = object_of(&self.memory, &near, &lock);
         let of = (lock.as_str(), object.as_ref());
         let at = session.and_then(|session| self.tickets.lock(&self.memory, session, &near, of));
-        Wait { lock, object, blocked: Blocked::ByHolderOf(at) }
+        Some(Wait { lock, object, blocked: Blocked::ByHolderOf(at) })
     }
 
     /// Returns which sessions hold the locks that these waits are for, but those that wait for metadata locks

@@ -16,7 +16,7 @@ const SHOWN: usize = 3;
 #[derive(Clone, Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct LocksReport {
-    /// The locks that threads waited for, longest waits first.
+    /// The locks that threads waited for, the one with the most wait time first.
     pub lock_waits: Vec<LockReport>,
     /// For how long they were not measured, because the probes took more than their part of the budget, in seconds.
     pub lock_waits_not_measured: f64,

@@ -31,7 +31,7 @@ pub struct HandoffsReport {
     pub places: Vec<String>,
     /// The handoffs of all latches.
     pub all: HandoffSums,
-    /// By latch, the longest waits for remote handoffs first.
+    /// By latch, the one with the most wait time for remote handoffs first.
     pub latches: Vec<LatchHandoffs>,
 }
 

@@ -15,6 +15,8 @@ use crate::server::{Memory, Target};
 /// frame that are searched.
 const SAVED: usize = 8;
 const FRAME: usize = 64;
+/// The innermost call on a stack may be from earlier, so some more are looked at.
+const MOST_CALLS: usize = 4;
 /// How much of an object is searched for a key, in bytes, and how large a key is at most.
 const SEARCHED: usize = 128;
 const KEY: usize = 400;
@@ -30,9 +32,8 @@ const MOST_NAME: usize = 256;
 
 /// Returns the words near the frame of the function that has called the wait function, by a thread's stack.
 pub(super) fn near(calls: &Calls, target: &Target, stack: &Stack) -> Vec<u64> {
-    // The innermost may be from an earlier call.
     let near = |call: usize| stack.words.iter().skip(call.saturating_sub(SAVED)).take(SAVED + FRAME);
-    calls.on(target, stack).flat_map(near).copied().collect()
+    calls.on(target, stack).take(MOST_CALLS).flat_map(near).copied().collect()
 }
 
 /// Returns what a thread waits for, by these words of its stack and the name of the lock; `None` if that is not found.

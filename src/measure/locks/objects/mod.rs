@@ -13,6 +13,7 @@ mod tickets;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
@@ -42,6 +43,9 @@ const MOST_OBJECTS: usize = 200;
 /// counts as [`LockBlocker::OTHER`].
 const MOST_CONNECTIONS: usize = 300;
 const MOST_BLOCKERS: usize = 400;
+
+/// For how long waits that had begun before the probes were attached are searched for. It takes less, as a rule.
+const LONGEST_SEARCH: Duration = Duration::from_secs(2);
 
 /// How much of a stack is read, in bytes: what a thread keeps of its wait is in the innermost frames.
 const STACK: usize = 4096;
@@ -216,7 +220,7 @@ impl ObjectSampler {
         }
         let all = waiting.len() as u64;
         let for_metadata = waiting.iter().filter(|waiter| !waiter.is_for_row());
-        let for_metadata: Vec<u64> = for_metadata.map(|waiter| waiter.wait.pointer).collect();
+        let for_metadata: HashSet<u64> = for_metadata.map(|waiter| waiter.wait.pointer).collect();
         self.in_turn.keep(&mut waiting, MOST_THREADS);
         let samples = whole(all, waiting.len() as u64);
         let seen: Vec<(Waiter, Wait)> = waiting
@@ -242,7 +246,11 @@ impl ObjectSampler {
 
     /// Adds the waits that had begun before the probes were attached, as if they began now.
     fn add_begun(&mut self, probes: &LockProbes) {
+        let until = Instant::now() + LONGEST_SEARCH;
         for ServerThread { thread, pointer } in probes.threads().unwrap_or_default() {
+            if Instant::now() > until {
+                return;
+            }
             let Some((at, key)) = self.begun(thread, pointer) else { continue };
             let kind = match key.stage {
                 0 => types::lock_kind::LOCK_ROW,
@@ -301,7 +309,7 @@ impl ObjectSampler {
     fn held<'w>(
         &mut self,
         probes: &LockProbes,
-        for_metadata: &[u64],
+        for_metadata: &HashSet<u64>,
         waits: impl Iterator<Item = &'w Blocked>,
     ) -> Option<Held> {
         let lock = |blocked: &Blocked| match blocked {
@@ -310,9 +318,11 @@ impl ObjectSampler {
         };
         let locks: HashSet<u64> = waits.filter_map(lock).collect();
         let sessions = self.sessions.as_ref().filter(|_| !locks.is_empty())?;
-        let threads = probes.threads()?.into_iter().map(|thread| thread.pointer);
-        let threads: Vec<u64> = threads.filter(|pointer| !for_metadata.contains(pointer)).collect();
-        self.tickets.held(&self.memory, &sessions.of(&threads), &locks)
+        self.tickets.held(&self.memory, &locks, || {
+            let threads = probes.threads()?.into_iter().map(|thread| thread.pointer);
+            let threads: Vec<u64> = threads.filter(|pointer| !for_metadata.contains(pointer)).collect();
+            Some(sessions.of(&threads))
+        })
     }
 
     /// Returns who blocks a thread; `None` if that is not looked for at the moment.

@@ -72,21 +72,24 @@ impl Tickets {
         Some(words[to_lock])
     }
 
-    /// Returns which of these sessions hold each of these locks; `None` if reading that again so soon would take too
-    /// much.
-    pub fn held(&mut self, memory: &Memory, sessions: &[u64], locks: &HashSet<u64>) -> Option<Held> {
+    /// Returns which of the sessions, which are listed for that, hold each of these locks; `None` if reading that again so
+    /// soon would take too much, or if they cannot be listed.
+    pub fn held(
+        &mut self,
+        memory: &Memory,
+        locks: &HashSet<u64>,
+        sessions: impl FnOnce() -> Option<Vec<u64>>,
+    ) -> Option<Held> {
         let mut layouts: Vec<(&Layout, &u32)> = self.found.iter().collect();
         layouts.sort_by_key(|(layout, times)| (Reverse(**times), layout.owner, layout.to_owner));
         layouts.truncate(MOST_LAYOUTS);
-        if layouts.is_empty() {
-            return None;
-        }
         let begin = Instant::now();
-        if self.next.is_some_and(|next| begin < next) {
+        if layouts.is_empty() || self.next.is_some_and(|next| begin < next) {
             return None;
         }
+        let sessions = sessions()?;
         let mut held = Held::new();
-        layouts.into_iter().for_each(|(layout, _)| layout.add_held(memory, sessions, locks, &mut held));
+        layouts.into_iter().for_each(|(layout, _)| layout.add_held(memory, &sessions, locks, &mut held));
         held.values_mut().for_each(|sessions| {
             sessions.sort_unstable();
             sessions.dedup();
@@ -192,12 +195,15 @@ mod tests {
         let [orders, items] = ["shop.orders", "shop.items"].map(Object::named);
         let locks = HashSet::from([wanted]);
         let sessions: Vec<u64> = holding.iter().chain([&none]).map(Session::address).collect();
-        assert!(tickets.held(&memory, &sessions, &locks).is_none(), "it is not known yet where they are");
+        assert!(
+            tickets.held(&memory, &locks, || Some(sessions.clone())).is_none(),
+            "it is not known yet where they are"
+        );
         let near = [at(&memory), 7, at(&waiting.tickets[0])];
         let mut find = |object| tickets.lock(&memory, waiting.address(), &near, ("table metadata lock", object));
         assert_eq!(find(Some(&items)), None);
         assert_eq!(find(Some(&orders)), Some(wanted));
-        let held = tickets.held(&memory, &sessions, &locks).unwrap();
+        let held = tickets.held(&memory, &locks, || Some(sessions.clone())).unwrap();
         let mut expected = vec![holding[0].address(), holding[2].address()];
         expected.sort_unstable();
         assert_eq!(held, HashMap::from([(wanted, expected)]));
@@ -209,7 +215,7 @@ mod tests {
         let layout = Layout { owner: 8 * OWNER_AT as u64, to_owner: 5, to_lock: 6 };
         let mut tickets = Tickets { found: HashMap::from([(layout, 1)]), next: None };
         let sessions = vec![Session::new(&[1 << 20]).address(); 1000];
-        assert!(tickets.held(&memory, &sessions, &HashSet::new()).is_some());
-        assert!(tickets.held(&memory, &sessions, &HashSet::new()).is_none());
+        assert!(tickets.held(&memory, &HashSet::new(), || Some(sessions.clone())).is_some());
+        assert!(tickets.held(&memory, &HashSet::new(), || Some(sessions.clone())).is_none());
     }
 }

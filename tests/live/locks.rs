@@ -451,7 +451,9 @@ fn a_storm_of_waits_for_one_row_keeps_to_the_budget() -> Result<()> {
     let samples = agent.scrape()?;
     let (after, state) = probes(&samples);
     println!("the probes took {cost:.4} s before they rested, then {:.4} s of {used:.1} s", after - cost);
-    ensure!(after == cost && cost < 0.2, "{after} s, before {cost} s");
+    // Half a second of the storm, after which they are looked at, takes 0.15 s on hosts where a probe on an instruction
+    // that is single-stepped takes 35 µs.
+    ensure!(after == cost && cost < 0.4, "{after} s, before {cost} s");
     ensure!(of(&samples, WAITING, ROW).is_none() && of(&samples, "armtrace_lock_wait_seconds_sum", ROW).is_none());
     ensure!(state.as_deref() == Some("detached") && said()? == 1, "{state:?}, {}", agent.errors()?);
     ensure!(agent.stop()?.0.success());

@@ -20,6 +20,8 @@ const OWNER: usize = 160;
 const TICKET: usize = 96;
 /// The most tickets of all sessions that are read at a time.
 const MOST_TICKETS: usize = 20_000;
+/// The most layouts that are counted. A server has few; a program that only claims to be one could show ever new ones.
+const MOST_FOUND: usize = 64;
 /// The most layouts by which tickets are read. The first ticket of a list may point to its session twice.
 const MOST_LAYOUTS: usize = 4;
 /// The share of a CPU that reading the tickets may take.
@@ -67,9 +69,16 @@ impl Tickets {
         })?;
         for (to_owner, word) in words.iter().enumerate() {
             let layout = part_of(session, *word).map(|owner| Layout { owner, to_owner, to_lock });
-            layout.into_iter().for_each(|layout| *self.found.entry(layout).or_default() += 1);
+            layout.into_iter().for_each(|layout| self.add(layout));
         }
         Some(words[to_lock])
+    }
+
+    fn add(&mut self, layout: Layout) {
+        let has_room = self.found.len() < MOST_FOUND || self.found.contains_key(&layout);
+        if has_room {
+            *self.found.entry(layout).or_default() += 1;
+        }
     }
 
     /// Returns which of the sessions, which are listed for that, hold each of these locks; `None` if reading that again so

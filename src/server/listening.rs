@@ -56,8 +56,8 @@ impl Listening {
     }
 }
 
-/// Returns the addresses at which a server may listen that a client reaches by this name of this host; none if it is not
-/// one. A server that listens at all IPv6 addresses gets connections by IPv4 too, as a rule.
+/// Returns the addresses at which a server may listen that a client reaches by this name of this host; none if it is
+/// not one. A server that listens at all IPv6 addresses gets connections by IPv4 too, as a rule.
 fn reached_by(host: &str) -> Vec<IpAddr> {
     let v4 = [Ipv4Addr::LOCALHOST, Ipv4Addr::UNSPECIFIED];
     let v6 = [Ipv6Addr::LOCALHOST, Ipv6Addr::UNSPECIFIED];

@@ -28,7 +28,8 @@ pub fn threads(pid: i32) -> Vec<i32> {
     threads
 }
 
-/// Returns the stack pointer of thread `tid`, which sleeps until another one wakes it; `None` if it does something else.
+/// Returns the stack pointer of thread `tid`, which sleeps until another one wakes it; `None` if it does something
+/// else.
 pub fn sleeps_at(tid: i32) -> Option<u64> {
     match Process::new(tid).ok()?.syscall().ok()? {
         Syscall::Blocked { syscall_number, stack_pointer, .. } if syscall_number == libc::SYS_futex => {

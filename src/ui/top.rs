@@ -84,7 +84,8 @@ pub struct TopLock {
     /// The object whose locks most threads were seen to wait for in the interval, with its share, 0 to 1; `None` if
     /// none were seen.
     pub mostly: Option<(LockedObject, f64)>,
-    /// Who blocked most of the threads that were seen to wait for it, with their share, 0 to 1; `None` if nobody was seen.
+    /// Who blocked most of the threads that were seen to wait for it, with their share, 0 to 1; `None` if nobody was
+    /// seen.
     pub blocker: Option<(LockBlocker, f64)>,
 }
 

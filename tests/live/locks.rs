@@ -320,10 +320,12 @@ enum Blocking {
     OfNone,
 }
 
-/// The tables and indexes for which threads wait are those of the statements, and who blocks them is who does, as far as
-/// servers of this release show that.
+/// The tables and indexes for which threads wait are those of the statements, and who blocks them is who does, as far
+/// as servers of this release show that.
 fn locks_have_objects(release: Release, shows: Blocking) -> Result<()> {
-    let server = Server::start(release, &Options::default())?;
+    // On an emulated machine, the waits take longer than the default.
+    let args = vec!["--innodb-lock-wait-timeout=1000".to_owned()];
+    let server = Server::start(release, &Options { args, ..Options::default() })?;
     server.query(
         "CREATE DATABASE shop; CREATE TABLE shop.orders (id INT PRIMARY KEY, n INT);
          CREATE TABLE shop.items (id INT PRIMARY KEY, k INT, n INT, KEY k_1 (k));

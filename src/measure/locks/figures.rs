@@ -66,7 +66,8 @@ impl LockedObject {
     }
 }
 
-/// How often threads were seen that waited for a lock, directly or behind others, until a connection's transaction ends.
+/// How often threads were seen that waited for a lock, directly or behind others, until a connection's transaction
+/// ends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LockBlocker {
     /// The kind of lock; see [`LockWaits::lock`].
@@ -74,8 +75,8 @@ pub struct LockBlocker {
     /// The connection's ID, by which the server's `KILL` ends it; 0 if this stands for several or none.
     pub connection: u32,
     /// What it executed: a statement without its values, or its first word; or [`LockBlocker::IDLE_IN_TRANSACTION`],
-    /// [`LockBlocker::IDLE`] or [`LockBlocker::UNREAD`]. Empty if statements are not read. Without a connection it can be
-    /// [`LockBlocker::NO_CONNECTION`], [`LockBlocker::OTHER`] or [`LockBlocker::UNKNOWN`].
+    /// [`LockBlocker::IDLE`] or [`LockBlocker::UNREAD`]. Empty if statements are not read. Without a connection it can
+    /// be [`LockBlocker::NO_CONNECTION`], [`LockBlocker::OTHER`] or [`LockBlocker::UNKNOWN`].
     pub statement: String,
     /// The number of times.
     pub samples: u64,

@@ -208,8 +208,8 @@ impl Recording {
         shares(rows)
     }
 
-    /// Returns who blocked threads that waited for locks of this kind, most first, each with its share of the samples, 0
-    /// to 1; empty if nobody was seen.
+    /// Returns who blocked threads that waited for locks of this kind, most first, each with its share of the samples,
+    /// 0 to 1; empty if nobody was seen.
     pub fn lock_blockers(&self, lock: &str) -> Vec<(LockBlocker, f64)> {
         let mut rows = self.entries::<LockBlocker>();
         rows.retain(|row| row.lock == lock && row.samples > 0);

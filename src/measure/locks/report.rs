@@ -65,8 +65,9 @@ pub struct ObjectReport {
 pub struct BlockerReport {
     /// The connection's ID; 0 if this stands for several or none.
     pub connection: u32,
-    /// What it executed: a statement without its values, `idle in a transaction`, `idle` or `not read`; empty if statements are
-    /// not read. Without a connection, what this stands for: `other`, `unknown`, `a transaction without a connection`.
+    /// What it executed: a statement without its values, `idle in a transaction`, `idle` or `not read`; empty if
+    /// statements are not read. Without a connection, what this stands for: `other`, `unknown`, `a transaction without
+    /// a connection`.
     pub statement: String,
     /// The number of times that a thread was seen to wait.
     pub samples: u64,

@@ -1,8 +1,9 @@
 //! Which transaction blocks one that waits for a row lock.
 //!
-//! MySQL since 8.0.18 and MariaDB since 10.6 keep in a waiting transaction a pointer to the one that it waits for, beside
-//! that to the lock. Where it is differs between versions, so it is found in the running server: it points to another
-//! transaction that has a session, and is there only while the transaction waits. A neighbour in a list points back.
+//! MySQL since 8.0.18 and MariaDB since 10.6 keep in a waiting transaction a pointer to the one that it waits for,
+//! beside that to the lock. Where it is differs between versions, so it is found in the running server: it points to
+//! another transaction that has a session, and is there only while the transaction waits. A neighbour in a list points
+//! back.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -38,8 +39,8 @@ struct Votes {
 }
 
 impl RowBlockers {
-    /// Returns the transaction at the end of the chain that begins with one that waits and has this session; `None` if it
-    /// is not known.
+    /// Returns the transaction at the end of the chain that begins with one that waits and has this session; `None` if
+    /// it is not known.
     pub fn last(&mut self, memory: &Memory, wait: &RowWait, session: u64) -> Option<u64> {
         if self.blocking.are_vain() {
             return None;

@@ -265,8 +265,8 @@ impl ObjectSampler {
         }
     }
 
-    /// Returns where a thread with this pointer to its own variables sleeps that waits for a lock, and for which; `None`
-    /// if it does not wait for any.
+    /// Returns where a thread with this pointer to its own variables sleeps that waits for a lock, and for which;
+    /// `None` if it does not wait for any.
     fn begun(&mut self, thread: u32, pointer: u64) -> Option<(u64, types::lock_key)> {
         let at = sleeps_at(thread as i32)?;
         let stack = Stack::read(&self.memory, at)?;

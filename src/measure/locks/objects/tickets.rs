@@ -1,9 +1,9 @@
 //! Who holds a metadata lock.
 //!
-//! A session has a ticket for each metadata lock that it holds or waits for, and a list of those that it holds. A ticket
-//! points to its list's owner, which is a part of the session, and to the lock. Where differs between versions, so it is
-//! found in the running server, from tickets of threads that wait. The lock itself does not list all tickets: locks that
-//! do not conflict with each other are taken without a note in it.
+//! A session has a ticket for each metadata lock that it holds or waits for, and a list of those that it holds. A
+//! ticket points to its list's owner, which is a part of the session, and to the lock. Where differs between versions,
+//! so it is found in the running server, from tickets of threads that wait. The lock itself does not list all tickets:
+//! locks that do not conflict with each other are taken without a note in it.
 
 use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
@@ -51,8 +51,8 @@ pub(super) struct Tickets {
 pub(super) type Held = HashMap<u64, Vec<u64>>;
 
 impl Tickets {
-    /// Returns the address of the metadata lock that a thread waits for, by its session, words of its stack, the name of
-    /// the lock and its object; `None` if it is not found.
+    /// Returns the address of the metadata lock that a thread waits for, by its session, words of its stack, the name
+    /// of the lock and its object; `None` if it is not found.
     pub fn lock(
         &mut self,
         memory: &Memory,
@@ -81,8 +81,8 @@ impl Tickets {
         }
     }
 
-    /// Returns which of the sessions, which are listed for that, hold each of these locks; `None` if reading that again so
-    /// soon would take too much, or if they cannot be listed.
+    /// Returns which of the sessions, which are listed for that, hold each of these locks; `None` if reading that again
+    /// so soon would take too much, or if they cannot be listed.
     pub fn held(
         &mut self,
         memory: &Memory,

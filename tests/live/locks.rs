@@ -313,11 +313,11 @@ fn wait_for_objects(server: &Server, attach: impl FnOnce() -> Result<Recorder>) 
 /// Of which locks servers of a release show who blocks them.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Blocking {
-    OfAll,
+    All,
     /// Transactions do not have what blocks them.
-    OfMetadata,
+    Metadata,
     /// It is not known where threads have their sessions.
-    OfNone,
+    None,
 }
 
 /// The tables and indexes for which threads wait are those of the statements, and who blocks them is who does, as far
@@ -369,7 +369,7 @@ fn blockers(recording: &Recording, lock: &str) -> (f64, Vec<(LockBlocker, f64)>)
 fn blockers_are_right(recording: &Recording, holding: &Holding, shows: Blocking) -> Result<()> {
     let [rows, table, user] = [ROW, TABLE, "user lock"].map(|lock| blockers(recording, lock));
     let are_unknown = |(unknown, known): &(f64, Vec<_>)| *unknown == 1.0 && known.is_empty();
-    if shows == Blocking::OfNone {
+    if shows == Blocking::None {
         ensure!([rows, table, user].iter().all(are_unknown), "something was found");
         return Ok(());
     }
@@ -378,7 +378,7 @@ fn blockers_are_right(recording: &Recording, holding: &Holding, shows: Blocking)
         ensure!((blocker.connection, blocker.statement.as_str()) == (connection, LockBlocker::IDLE), "{blocker:?}");
         ensure!(unknown <= 0.2, "{unknown}");
     }
-    if shows == Blocking::OfMetadata {
+    if shows == Blocking::Metadata {
         ensure!(are_unknown(&rows), "{rows:?}");
         return Ok(());
     }
@@ -397,29 +397,29 @@ fn blockers_are_right(recording: &Recording, holding: &Holding, shows: Blocking)
 
 #[test]
 fn mysql_9_7_locks_have_objects() -> Result<()> {
-    locks_have_objects(Release::MYSQL_9_7, Blocking::OfAll)
+    locks_have_objects(Release::MYSQL_9_7, Blocking::All)
 }
 
 #[test]
 fn mariadb_11_4_locks_have_objects() -> Result<()> {
-    locks_have_objects(Release::MARIADB_11_4, Blocking::OfAll)
+    locks_have_objects(Release::MARIADB_11_4, Blocking::All)
 }
 
 #[test]
 #[ignore = "on arm64, in a guest: make test-all"]
 fn mysql_8_0_33_locks_have_objects() -> Result<()> {
-    locks_have_objects(Release::MYSQL_8_0, Blocking::OfAll)
+    locks_have_objects(Release::MYSQL_8_0, Blocking::All)
 }
 
 #[test]
 #[ignore = "takes a minute: make test-all"]
 fn locks_of_older_servers_have_objects() -> Result<()> {
     let older = [
-        (Release::MYSQL_5_7, Blocking::OfNone),
-        (Release::MYSQL_8_0_12, Blocking::OfMetadata),
-        (Release::MYSQL_8_0_31, Blocking::OfAll),
-        (Release::MARIADB_10_1, Blocking::OfNone),
-        (Release::MARIADB_10_11, Blocking::OfAll),
+        (Release::MYSQL_5_7, Blocking::None),
+        (Release::MYSQL_8_0_12, Blocking::Metadata),
+        (Release::MYSQL_8_0_31, Blocking::All),
+        (Release::MARIADB_10_1, Blocking::None),
+        (Release::MARIADB_10_11, Blocking::All),
     ];
     older.into_iter().try_for_each(|(release, shows)| locks_have_objects(release, shows))
 }

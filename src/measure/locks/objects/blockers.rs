@@ -18,6 +18,9 @@ const NEAR: usize = 8;
 /// How often offsets must be found before they are relied on, and in which part of all looks.
 const AGREEING: u32 = 3;
 const MOST: f64 = 0.9;
+/// After so many looks that have shown one offset, it is no longer searched for. From then on, a transaction that
+/// blocks others need not have a session: one that is prepared has none.
+const SETTLED: u32 = 20;
 /// After so many looks that have shown nothing, there is nothing to find.
 const MOST_VAIN: u32 = 100;
 /// The most transactions in a chain of which each waits for the next.
@@ -45,6 +48,18 @@ impl RowBlockers {
         if self.blocking.are_vain() {
             return None;
         }
+        if self.blocking.looks < SETTLED || self.blocking.agreed().count() != 1 {
+            self.learn(memory, wait, session);
+        }
+        // As long as several offsets are possible, they have to say the same.
+        let last = |at| end_of_chain(wait.transaction, |one| next(memory, one, wait.wait_lock, at));
+        let ends: Option<BTreeSet<u64>> = self.blocking.agreed().map(last).collect();
+        let mut ends = ends?.into_iter();
+        ends.next().filter(|_| ends.next().is_none())
+    }
+
+    /// Learns from a transaction that waits where transactions keep what; nothing if it cannot be read.
+    fn learn(&mut self, memory: &Memory, wait: &RowWait, session: u64) -> Option<()> {
         let words = words(&memory.array::<TRANSACTION>(wait.transaction)?);
         self.session.add((0..words.len()).filter(|at| words[*at] == session));
         let class = memory.u64(session)?;
@@ -53,17 +68,13 @@ impl RowBlockers {
         let may_block = |at: &usize| self.may_block(memory, wait, *at, words[*at], class) == Some(true);
         let possible: Vec<usize> = near.filter(may_block).collect();
         self.blocking.add(possible.into_iter());
-        // As long as several offsets are possible, they have to say the same.
-        let last = |at| end_of_chain(wait.transaction, |one| next(memory, one, wait.wait_lock, at));
-        let ends: Option<BTreeSet<u64>> = self.blocking.agreed().map(last).collect();
-        let mut ends = ends?.into_iter();
-        ends.next().filter(|_| ends.next().is_none())
+        Some(())
     }
 
     /// Returns whether a transaction that waits may have at this offset the pointer to what blocks it: `other`. The
     /// class of sessions is the first word that all of them have.
     fn may_block(&self, memory: &Memory, wait: &RowWait, at: usize, other: u64, class: u64) -> Option<bool> {
-        if !is_pointer(other) || other == wait.transaction || other == class {
+        if !is_pointer(other) || other == wait.transaction {
             return Some(false);
         }
         let session = self.session(memory, other).filter(|session| is_pointer(*session))?;
@@ -203,6 +214,19 @@ mod tests {
             assert!(found.iter().all(Option::is_none), "{waiting}: {found:?}");
             assert!(layout.blocking.are_vain());
         }
+    }
+
+    /// One that was prepared before the server's last start.
+    #[test]
+    fn a_transaction_without_a_session_can_block() {
+        let mut server = Server::new(3);
+        server.wait(1, 2);
+        let mut layout = RowBlockers::default();
+        (0..SETTLED).for_each(|_| _ = server.last(&mut layout, 1));
+        server.transactions[2][SESSION] = 0;
+        let found: Vec<Option<usize>> = (0..MOST_VAIN).map(|_| server.last(&mut layout, 1)).collect();
+        assert!(found.iter().all(|last| *last == Some(2)), "{found:?}");
+        assert_eq!(layout.session(&server.memory, at(&*server.transactions[2])), Some(0));
     }
 
     #[test]

@@ -87,7 +87,8 @@ fn all_is_kept(kept: &Kept) -> Result<Recording> {
     let after = kept.waited()?;
     let mut compared = 0.0;
     for (latch, low) in before.iter().filter(|(_, low)| **low > 0.5) {
-        let (dumped, high) = (recorded(&all, latch), after[latch]);
+        let dumped = recorded(&all, latch);
+        let high = after.get(latch).with_context(|| format!("{latch} is gone"))?;
         println!("{latch}: {low:.2} <= {dumped:.2} <= {high:.2} s");
         // An estimate may be corrected downwards from one second to the next.
         ensure!((low * 0.98..=high * 1.02).contains(&dumped), "{latch}: {dumped} s, scrapes have {low} and {high} s");

@@ -19,12 +19,13 @@ use crate::recordings::Recorder;
 const READINGS: usize = 6;
 const BETWEEN: Duration = Duration::from_secs(2);
 
-/// The most by which a statement's share of the wait time may differ from performance_schema's. The wait times of
-/// latches, which are divided by samples, are estimates themselves.
-const TOLERANCE: f64 = 0.15;
+/// The most by which a statement's share of the wait time may differ from performance_schema's, in addition to the
+/// error that armtrace states: the wait times of latches, which are divided by samples, are estimates themselves.
+const TOLERANCE: f64 = 0.08;
 
-/// The least number of samples.
-const LEAST_SAMPLES: f64 = 500.0;
+/// Threads that wait at the same moment often execute the same, so samples are not as independent as that error takes
+/// them to be.
+const DEPENDENT: f64 = 1.5;
 
 /// The greatest share of samples in which no statement could be read.
 const MOST_UNREAD: f64 = 0.05;
@@ -50,14 +51,22 @@ fn shares<'a>(times: impl Iterator<Item = (&'a str, f64)>) -> Shares {
     sums
 }
 
-/// Lets performance_schema keep the last waits and statements of all threads. Waits for tables would come between.
+/// Lets performance_schema keep the waits and statements of all threads. Its history has a million waits, which is less
+/// than a second's if it counts every time that a latch was free. So it keeps the latches that threads wait for.
 fn keep_history(server: &Server) -> Result<()> {
-    server.query(
+    const CONTENDED_PS: u64 = 2_000_000;
+    server.query("TRUNCATE performance_schema.events_waits_summary_global_by_event_name")?;
+    sleep(BETWEEN);
+    server.query(&format!(
         "UPDATE performance_schema.setup_instruments SET ENABLED = 'NO'
-         WHERE NAME LIKE 'wait/io/%' OR NAME LIKE 'wait/lock/%';
+         WHERE NAME LIKE 'wait/%' AND NAME NOT IN
+           (SELECT EVENT_NAME FROM performance_schema.events_waits_summary_global_by_event_name
+            WHERE EVENT_NAME LIKE 'wait/synch/%' AND EVENT_NAME NOT LIKE 'wait/synch/cond/%'
+              AND AVG_TIMER_WAIT > {CONTENDED_PS} AND COUNT_STAR > 100);
+         UPDATE performance_schema.setup_instruments SET ENABLED = 'NO' WHERE NAME = 'idle';
          UPDATE performance_schema.setup_consumers SET ENABLED = 'YES'
-         WHERE NAME LIKE 'events_waits_%' OR NAME LIKE 'events_statements_%'",
-    )?;
+         WHERE NAME LIKE 'events_waits_%' OR NAME LIKE 'events_statements_%'"
+    ))?;
     Ok(())
 }
 
@@ -97,26 +106,45 @@ fn history(server: &Server) -> Result<Vec<Waited>> {
     rows.into_iter().map(waited).collect()
 }
 
-/// Returns the shares of statements in the waits of a recording for these latches: performance_schema does not see all.
-fn recorded(recording: &Recording, of: &BTreeSet<&str>) -> Shares {
+/// What a recording has of statements' waits.
+struct Recorded {
+    shares: Shares,
+    /// Half the width of the 95 % interval of each share.
+    errors: Shares,
+    samples: u64,
+}
+
+/// Returns what a recording has of the waits for these latches: performance_schema does not see all.
+fn recorded(recording: &Recording, of: &BTreeSet<&str>) -> Recorded {
     let mut latches = recording.latches();
     latches.retain(|latch| of.contains(&*latch.latch));
     let statements = recording.statements();
-    let known = of_all(&latches, &statements).into_iter().filter(|part| !part.digest.is_empty());
-    shares(known.map(|part| (part.statement, part.wait_ns)))
+    let mut known = of_all(&latches, &statements);
+    known.retain(|part| !part.digest.is_empty());
+    let all: f64 = known.iter().map(|part| part.share).sum();
+    let mut squares = Shares::new();
+    for part in &known {
+        *squares.entry(beginning(part.statement)).or_default() += (part.error / all).powi(2);
+    }
+    Recorded {
+        shares: shares(known.iter().map(|part| (part.statement, part.wait_ns))),
+        errors: squares.into_iter().map(|(statement, square)| (statement, square.sqrt())).collect(),
+        samples: known.iter().map(|part| part.samples).sum(),
+    }
 }
 
-/// Statements have the shares of the wait time that performance_schema finds in the same seconds.
-fn agree_with_performance_schema(release: Release) -> Result<()> {
+/// Statements have the shares of the wait time that performance_schema finds in the same seconds, as far as so few
+/// samples can say.
+fn agree_with_performance_schema(release: Release, args: &[&str], least_samples: u64) -> Result<()> {
     let long = |what: &str, rows: u32| format!("--performance-schema-events-{what}-history-long-size={rows}");
-    let args = vec![long("waits", 1_000_000), long("statements", 200_000)];
-    let server = Server::start(release, &Options { perf_schema: true, args, ..Options::default() })?;
-    keep_history(&server)?;
+    let settings = vec![long("waits", 1_000_000), long("statements", 200_000)];
+    let server = Server::start(release, &Options { perf_schema: true, args: settings, ..Options::default() })?;
     // A client that prepares its statements has digests that do not say which.
     let mut load = Load::start_with(&server, "oltp_write_only", 24, &["--prepared", "disable"])?;
     load.wait_running()?;
+    keep_history(&server)?;
     let file = server.dir().join("a.rec");
-    let recorder = Recorder::start(&server, &file, &[])?;
+    let recorder = Recorder::start(&server, &file, args)?;
     history(&server)?;
     let mut waited = Vec::new();
     for _ in 0..READINGS {
@@ -133,13 +161,26 @@ fn agree_with_performance_schema(release: Release) -> Result<()> {
         seen.iter().filter(|row| is(row)).map(|row| row.samples as f64).sum::<f64>()
     };
     let (all, unread) = (samples(&|_| true), samples(&|row| row.statement == StatementWaits::UNREAD));
-    println!("{}: {all} samples, {unread} not read; {found:.2?}, performance_schema {expected:.2?}", release.name());
-    ensure!(all >= LEAST_SAMPLES && expected.len() >= 5 && found.len() >= 5, "hardly anything was seen");
+    println!(
+        "{}: {all} samples, {unread} not read, {} of the same latches; {:.2?} ± {:.2?}, performance_schema {expected:.2?}",
+        release.name(),
+        found.samples,
+        found.shares,
+        found.errors
+    );
+    ensure!(found.samples >= least_samples && expected.len() >= 5, "hardly anything was seen");
     ensure!(unread <= MOST_UNREAD * all, "{unread} of {all} statements were not read");
     ensure!(seen.iter().all(|row| !row.statement.contains('\'')), "a value is shown");
-    for statement in expected.keys().chain(found.keys()) {
-        let [found, expected] = [&found, &expected].map(|shares| shares.get(statement).copied().unwrap_or_default());
-        ensure!((found - expected).abs() <= TOLERANCE, "{statement}: {found:.2}, performance_schema {expected:.2}");
+    for statement in expected.keys().chain(found.shares.keys()) {
+        let of = |shares: &Shares| shares.get(statement).copied();
+        // What was not seen may be what few samples miss.
+        let unseen = 2.0 / found.samples as f64;
+        let error = TOLERANCE + DEPENDENT * of(&found.errors).unwrap_or(unseen);
+        let [found, expected] = [&found.shares, &expected].map(|shares| of(shares).unwrap_or_default());
+        ensure!(
+            (found - expected).abs() <= error,
+            "{statement}: {found:.2}, performance_schema {expected:.2} ± {error:.2}"
+        );
     }
     Ok(())
 }
@@ -157,13 +198,19 @@ fn record(release: Release, args: &[&str]) -> Result<Recording> {
 
 #[test]
 fn statements_of_mysql_agree_with_performance_schema() -> Result<()> {
-    agree_with_performance_schema(Release::MYSQL_9_7)
+    agree_with_performance_schema(Release::MYSQL_9_7, &[], 10)
 }
 
 #[test]
 #[ignore = "as on MySQL: make test-all"]
 fn statements_of_mariadb_agree_with_performance_schema() -> Result<()> {
-    agree_with_performance_schema(Release::MARIADB_11_4)
+    agree_with_performance_schema(Release::MARIADB_11_4, &[], 40)
+}
+
+#[test]
+#[ignore = "as with the default budget: make test-all"]
+fn statements_agree_with_performance_schema_with_a_larger_budget() -> Result<()> {
+    agree_with_performance_schema(Release::MYSQL_9_7, &["--max-overhead", "10%"], 40)
 }
 
 #[test]

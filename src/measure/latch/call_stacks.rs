@@ -23,8 +23,10 @@ const MOST_THREADS: usize = 8;
 /// The most call stacks that were displaced and keep what was counted for them. A text takes one or two kilobytes.
 const MOST_DISPLACED: usize = 200;
 
-/// The most stacks whose text is remembered.
+/// The most stacks whose text is remembered, and the most calls whose function's name is. There are many stacks, but
+/// they are made of the same calls, and finding a name takes as long as reading a stack.
 const MOST_KNOWN: usize = 512;
+const MOST_NAMES: usize = 4096;
 
 /// How long a function's name may be, in characters. Names of templates can be longer.
 const LONGEST_NAME: usize = 80;
@@ -58,6 +60,8 @@ pub(super) struct CallStackSampler {
     in_turn: InTurn,
     /// The texts of stacks, by where their functions were called, the innermost first.
     known: HashMap<Vec<u64>, Arc<str>>,
+    /// The names of functions, by the address of the call in them.
+    names: HashMap<u64, Arc<str>>,
     /// Whether parts of the program were read for new stacks, which are in memory now.
     has_read: bool,
 }
@@ -66,7 +70,8 @@ impl CallStackSampler {
     pub fn new(target: &Arc<Target>, seen: &Arc<SeenCallStacks>) -> CallStackSampler {
         let (target, seen) = (Arc::clone(target), Arc::clone(seen));
         let cpus = Machine::this().online_cpus().len() as u64;
-        CallStackSampler { target, seen, cpus, in_turn: InTurn::default(), known: HashMap::new(), has_read: false }
+        let (in_turn, known, names) = (InTurn::default(), HashMap::new(), HashMap::new());
+        CallStackSampler { target, seen, cpus, in_turn, known, names, has_read: false }
     }
 
     /// Adds the threads of a look that contend for latches. `registers` has those of threads, by index among all. The
@@ -97,14 +102,33 @@ impl CallStackSampler {
         if let Some(known) = self.known.get(&calls) {
             return Arc::clone(known);
         }
-        self.has_read = true;
-        let names = calls.iter().rev().map(|address| name_in_stack(&self.target.function_name(*address)));
-        let text: Arc<str> = names.collect::<Vec<_>>().join(&SEPARATOR.to_string()).into();
+        let mut text = String::new();
+        for address in calls.iter().rev() {
+            if !text.is_empty() {
+                text.push(SEPARATOR);
+            }
+            text.push_str(&self.name(*address));
+        }
+        let text: Arc<str> = text.into();
         if self.known.len() >= MOST_KNOWN {
             self.known.clear();
         }
         self.known.insert(calls, Arc::clone(&text));
         text
+    }
+
+    /// Returns the name of the function that has an instruction.
+    fn name(&mut self, address: u64) -> Arc<str> {
+        if let Some(name) = self.names.get(&address) {
+            return Arc::clone(name);
+        }
+        self.has_read = true;
+        let name: Arc<str> = name_in_stack(&self.target.function_name(address)).into();
+        if self.names.len() >= MOST_NAMES {
+            self.names.clear();
+        }
+        self.names.insert(address, Arc::clone(&name));
+        name
     }
 }
 

@@ -23,8 +23,8 @@ const SPAN: Duration = Duration::from_secs(10);
 const SAMPLING_PART: f64 = 0.6;
 const PROBES_PART: f64 = 0.6;
 
-/// The budget that counts for looks while no turns are taken, as a share of the server's CPU time.
-const MOST_WITHOUT_TURNS: f64 = 0.01;
+/// The most that looks take of a larger budget while no turns are taken, as a share of the server's CPU time.
+const MOST_WITHOUT_TURNS: f64 = SAMPLING_PART * 0.01;
 
 /// How often samples become figures where there are no probes.
 const SPAN_OF_SAMPLES: Duration = Duration::from_millis(250);
@@ -100,10 +100,10 @@ fn for_looks(turns_are_taken: bool, share: f64, server_cpu: f64, probes: f64) ->
     if turns_are_taken {
         return SAMPLING_PART * share * server_cpu;
     }
-    let share = share.min(MOST_WITHOUT_TURNS);
+    let most = MOST_WITHOUT_TURNS.min(SAMPLING_PART * share);
     // A server that stands still because of a latch uses next to no CPU time.
-    let least = SAMPLING_PART * share * LEAST_CPUS;
-    (share * server_cpu - probes).clamp(least, least.max(SAMPLING_PART * share * server_cpu))
+    let least = most * LEAST_CPUS;
+    (share * server_cpu - probes).clamp(least, least.max(most * server_cpu))
 }
 
 /// Samples stacks, which may take all of the budget, until a command arrives.
@@ -298,6 +298,7 @@ mod tests {
         let least = 0.6 * 0.01 * LEAST_CPUS;
         assert_eq!([for_looks(false, 0.01, 2.0, 0.5), for_looks(false, 0.01, 0.0, 0.0)], [least; 2]);
         assert_eq!(for_looks(false, 1.0, 2.0, 0.0), 0.6 * 0.02, "no budget is no reason to look more often");
+        assert_eq!(for_looks(false, 0.1, 2.0, 0.1), 0.6 * 0.02, "a larger budget is no reason to look less often");
     }
 
     #[test]

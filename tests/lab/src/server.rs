@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
+use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use anyhow::{bail, ensure, Context, Result};
@@ -276,7 +277,15 @@ pub fn running(pid: i32) -> bool {
 
 /// Repeats a comparison that fails. Disturbances can make correct figures fail, but cannot make wrong figures pass.
 pub fn within_four_attempts(mut attempt: impl FnMut() -> Result<()>) -> Result<()> {
-    (0..3).find_map(|_| attempt().ok()).map_or_else(attempt, Ok)
+    for _ in 0..3 {
+        match attempt() {
+            Ok(()) => return Ok(()),
+            Err(error) => eprintln!("tried again: {error:#}"),
+        }
+        // What disturbed it may be over then.
+        sleep(Duration::from_secs(1));
+    }
+    attempt()
 }
 
 /// Calls `poll` until it returns a value, and fails after `limit`.

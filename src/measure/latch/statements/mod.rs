@@ -13,7 +13,8 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 pub(in crate::measure) use self::reader::{Executes, StatementReader};
-use super::looks::{InTurn, Look};
+use super::holders::is_contended;
+use super::looks::{InTurn, Look, Waiting};
 use super::texts::{Sample, Shown, Texts};
 use crate::attach::stacks_are_shown;
 use crate::discovery::{statement, NoStatements, StatementAt};
@@ -112,10 +113,11 @@ impl StatementSampler {
         Some(StatementSampler { reader, seen: Arc::clone(seen), in_turn: InTurn::default() })
     }
 
-    /// Adds a look. A thread that ran until then stands for as many as `cpus`.
+    /// Adds the threads of a look that contend for latches. A thread that ran until then stands for as many as `cpus`.
     pub fn add(&mut self, look: &Look, cpus: u64) {
         let pointer_of = |index: usize| look.threads[index].pointer;
-        let mut waiting: Vec<_> = look.waiting(cpus).filter(|waiting| pointer_of(waiting.thread) != 0).collect();
+        let is_wanted = |waiting: &Waiting| pointer_of(waiting.thread) != 0 && is_contended(&waiting.latch);
+        let mut waiting: Vec<Waiting> = look.waiting(cpus).filter(is_wanted).collect();
         self.in_turn.keep(&mut waiting, MOST_THREADS);
         let executes =
             self.reader.read(&waiting.iter().map(|waiting| pointer_of(waiting.thread)).collect::<Vec<u64>>());

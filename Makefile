@@ -125,6 +125,7 @@ SLOW := scenario::every_load_runs_on_every_server truth::mysql_8_0_33_waits_agre
 	churn::figures_stay_right_while_tables_and_connections_of_mariadb_come_and_go \
 	cost::tracing_mariadb_costs_little cpu::mariadb_cpu_classes_agree_with_perf \
 	cpu::sampled_time_is_the_cpu_time_of_mariadb handoffs::mariadb_handoffs_are_where_threads_run \
+	export::statements_are_counted_whenever_the_server_answers \
 	hindsight::mariadb_has_a_past hindsight::the_past_costs_little cpu::checksum_calls_roughly_agree_with_bpftrace \
 	advice::a_small_table_cache_is_told_and_a_larger_one_helps threads::an_agent_that_gets_few_threads_never_panics \
 	life::twenty_attachments_lose_no_query \

@@ -191,7 +191,7 @@ fn record(release: Release, args: &[&str]) -> Result<Recording> {
     let mut load = Load::start(&server, "oltp_write_only", 24)?;
     load.wait_running()?;
     let file = server.dir().join("a.rec");
-    Recorder::start(&server, &file, &[&["--duration", "5s"], args].concat())?.complete()?;
+    Recorder::start(&server, &file, &[&["--duration", "8s"], args].concat())?.complete()?;
     load.stop()?;
     Ok(recording::read(&file)?)
 }

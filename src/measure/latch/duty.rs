@@ -97,11 +97,11 @@ impl DutyCycle {
 /// Returns how many CPUs looks may take, within a share of the server's CPU time of which probes take some. Without
 /// turns, looks only show who holds latches, and which statements wait.
 fn for_looks(turns_are_taken: bool, share: f64, server_cpu: f64, probes: f64) -> f64 {
+    // A server that stands still because of a latch uses next to no CPU time.
     if turns_are_taken {
-        return SAMPLING_PART * share * server_cpu;
+        return SAMPLING_PART * share * server_cpu.max(LEAST_CPUS);
     }
     let most = MOST_WITHOUT_TURNS.min(SAMPLING_PART * share);
-    // A server that stands still because of a latch uses next to no CPU time.
     let least = most * LEAST_CPUS;
     (share * server_cpu - probes).clamp(least, least.max(most * server_cpu))
 }
@@ -293,6 +293,7 @@ mod tests {
     #[test]
     fn without_turns_looks_take_what_probes_leave() {
         assert_eq!(for_looks(true, 0.01, 2.0, 0.02), 0.6 * 0.02);
+        assert_eq!(for_looks(true, 0.01, 0.0, 0.02), 0.6 * 0.01 * LEAST_CPUS);
         assert_eq!(for_looks(false, 0.01, 2.0, 0.0), 0.6 * 0.02);
         assert!((for_looks(false, 0.01, 2.0, 0.015) - 0.005).abs() < 1e-9);
         let least = 0.6 * 0.01 * LEAST_CPUS;

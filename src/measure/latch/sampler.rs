@@ -90,7 +90,7 @@ impl Sampler {
             let (mut looker, mut glancer) = begin();
             let allowed = || {
                 let shared = own.lock();
-                (shared.cpus - shared.glancing, shared.evaluation_ns)
+                (shared.for_looks(), shared.evaluation_ns)
             };
             let mut glances = Glances::default();
             let mut threads = 0;
@@ -210,6 +210,12 @@ impl Shared {
         has_room.then(|| self.turns.iter().map(|turn| probes(*turn, now)).collect())
     }
 
+    /// Returns how many CPUs looks may take. Glances are given less time with the next look, so there has to be one:
+    /// when a server comes to a standstill, they take more than all that is left for a moment.
+    fn for_looks(&self) -> f64 {
+        (self.cpus - self.glancing).max((1.0 - GLANCES_PART) * self.cpus)
+    }
+
     /// Returns how many CPUs glances may take.
     fn for_glances(&self) -> f64 {
         let has_room = self.looks.glanced.words.len() <= MOST_THREADS;
@@ -274,6 +280,15 @@ mod tests {
         assert_eq!(waits, [0, 0, 2]);
         assert_eq!(looks.ends, [(1, vec![Probes::On]), (3, vec![Probes::Off])]);
         assert_eq!(looks.threads[2].waits[0], Some((LATCH, true)));
+    }
+
+    #[test]
+    fn looks_go_on_when_a_server_comes_to_a_standstill() {
+        let shared = Shared { cpus: 0.0018, glancing: 0.0021, ..Shared::default() };
+        assert!((shared.for_looks() - 0.7 * 0.0018).abs() < 1e-9);
+        let shared = Shared { cpus: 0.01, glancing: 0.001, ..Shared::default() };
+        assert!((shared.for_looks() - 0.009).abs() < 1e-9);
+        assert_eq!(Shared { glancing: 0.001, ..Shared::default() }.for_looks(), 0.0, "there are none");
     }
 
     /// The first group's probes were on from 1 s to 2 s, and those of the second are on since 3 s.

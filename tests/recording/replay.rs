@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use armtrace::export::Exporter;
 use armtrace::measure::checksum::{ChecksumCalls, Implementation};
-use armtrace::measure::cpu::OrderingTime;
+use armtrace::measure::cpu::{OrderingTime, StatementCpu};
 use armtrace::measure::latch::{self, Handoffs, LatchWaits, Locality, StatementWaits};
 use armtrace::measure::{checksum, cpu, locks, Snapshot};
 use armtrace::model::{CpuClass, Histogram, HostInfo, Kind, Mode, ProbeState, TargetInfo, BUCKETS};
@@ -312,6 +312,11 @@ fn snapshot_of(second: u64, counters: &Counters) -> Snapshot {
                 instruction: "dmb ish".to_owned(),
                 function: "f".to_owned(),
                 ns: 1 + count(),
+            }],
+            statements: vec![StatementCpu {
+                digest: "a1".to_owned(),
+                statement: "SELECT ?".to_owned(),
+                samples: 1 + count(),
             }],
             getcpu_calls: None,
         },

@@ -23,9 +23,8 @@ const MOST_THREADS: usize = 8;
 /// The most call stacks that were displaced and keep what was counted for them. A text takes one or two kilobytes.
 const MOST_DISPLACED: usize = 200;
 
-/// The most stacks whose text is remembered, and the most calls whose function's name is. There are many stacks, but
-/// they are made of the same calls, and finding a name takes as long as reading a stack.
-const MOST_KNOWN: usize = 512;
+/// The most calls for which the function's name is remembered. There are many stacks, but they are made of the same
+/// calls.
 const MOST_NAMES: usize = 4096;
 
 /// How long a function's name may be, in characters. Names of templates can be longer.
@@ -58,11 +57,9 @@ pub(super) struct CallStackSampler {
     /// How many CPUs there are.
     cpus: u64,
     in_turn: InTurn,
-    /// The texts of stacks, by where their functions were called, the innermost first.
-    known: HashMap<Vec<u64>, Arc<str>>,
     /// The names of functions, by the address of the call in them.
-    names: HashMap<u64, Arc<str>>,
-    /// Whether parts of the program were read for new stacks, which are in memory now.
+    names: HashMap<u64, String>,
+    /// Whether parts of the program were read for new names, which are in memory now.
     has_read: bool,
 }
 
@@ -70,8 +67,7 @@ impl CallStackSampler {
     pub fn new(target: &Arc<Target>, seen: &Arc<SeenCallStacks>) -> CallStackSampler {
         let (target, seen) = (Arc::clone(target), Arc::clone(seen));
         let cpus = Machine::this().online_cpus().len() as u64;
-        let (in_turn, known, names) = (InTurn::default(), HashMap::new(), HashMap::new());
-        CallStackSampler { target, seen, cpus, in_turn, known, names, has_read: false }
+        CallStackSampler { target, seen, cpus, in_turn: InTurn::default(), names: HashMap::new(), has_read: false }
     }
 
     /// Adds the threads of a look that contend for latches. `registers` has those of threads, by index among all. The
@@ -88,7 +84,7 @@ impl CallStackSampler {
         for (waiting, at) in waiting {
             let threads = if at.ran_here != 0 { self.cpus } else { 1 };
             let weight = whole(threads * all, read);
-            let text = reader.calls(at).map(|calls| self.text(calls));
+            let text = reader.calls(at).map(|calls| self.text(&calls));
             let mut texts = self.seen.0.lock();
             let shown = text.map_or(Shown::Unread, |text| texts.seen(&text, weight));
             texts.count(waiting.latch, shown, weight);
@@ -98,37 +94,27 @@ impl CallStackSampler {
         }
     }
 
-    fn text(&mut self, calls: Vec<u64>) -> Arc<str> {
-        if let Some(known) = self.known.get(&calls) {
-            return Arc::clone(known);
-        }
+    /// Returns the text of a stack, given by where its functions were called, the innermost first.
+    fn text(&mut self, calls: &[u64]) -> String {
         let mut text = String::new();
         for address in calls.iter().rev() {
             if !text.is_empty() {
                 text.push(SEPARATOR);
             }
-            text.push_str(&self.name(*address));
+            text.push_str(self.name(*address));
         }
-        let text: Arc<str> = text.into();
-        if self.known.len() >= MOST_KNOWN {
-            self.known.clear();
-        }
-        self.known.insert(calls, Arc::clone(&text));
         text
     }
 
     /// Returns the name of the function that has an instruction.
-    fn name(&mut self, address: u64) -> Arc<str> {
-        if let Some(name) = self.names.get(&address) {
-            return Arc::clone(name);
-        }
-        self.has_read = true;
-        let name: Arc<str> = name_in_stack(&self.target.function_name(address)).into();
-        if self.names.len() >= MOST_NAMES {
+    fn name(&mut self, address: u64) -> &str {
+        if self.names.len() >= MOST_NAMES && !self.names.contains_key(&address) {
             self.names.clear();
         }
-        self.names.insert(address, Arc::clone(&name));
-        name
+        self.names.entry(address).or_insert_with(|| {
+            self.has_read = true;
+            name_in_stack(&self.target.function_name(address))
+        })
     }
 }
 

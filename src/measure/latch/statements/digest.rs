@@ -312,6 +312,15 @@ mod tests {
         }
     }
 
+    /// What a thread executes can change while it is read, from a long statement to a short one.
+    #[test]
+    fn what_follows_the_end_of_a_statement_is_not_shown() {
+        for text in ["BEGIN\0 secret", "BEGIN\0iCOMMIT\0secret", "BEGIN # it\0s\nsecret", "BEGIN -- it\0s\nsecret"] {
+            assert_eq!(whole(text), "BEGIN ...", "{text:?}");
+        }
+        assert_eq!(whole("SELECT 'a\0b', c --\0"), "SELECT ?, c ...");
+    }
+
     #[test]
     fn what_is_cut_off_shows_no_value() {
         let cases = [

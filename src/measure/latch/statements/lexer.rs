@@ -80,7 +80,8 @@ struct Lexer<'t> {
     is_conditional: bool,
 }
 
-/// The end of a text that is empty.
+/// What follows a text. In one, outside of values, it is the end of a statement that took the place of a longer one
+/// while it was read; what follows are remains of others, and may be parts of their values.
 const NOTHING: u8 = 0;
 
 fn is_name(byte: u8) -> bool {
@@ -88,7 +89,11 @@ fn is_name(byte: u8) -> bool {
 }
 
 fn is_space(byte: u8) -> bool {
-    byte <= b' ' || byte == 0x7f
+    (byte <= b' ' && byte != NOTHING) || byte == 0x7f
+}
+
+fn is_in_line(byte: u8) -> bool {
+    byte != b'\n' && byte != NOTHING
 }
 
 impl<'t> Lexer<'t> {
@@ -109,6 +114,7 @@ impl<'t> Lexer<'t> {
         let first = self.byte(0);
         match first {
             _ if self.at >= self.text.len() => Ok(None),
+            NOTHING => Err(End::Stopped),
             b'\'' | b'"' => self.string(),
             b'`' => self.quoted_name(),
             b'?' => {
@@ -134,8 +140,8 @@ impl<'t> Lexer<'t> {
         loop {
             self.take(is_space);
             match (self.byte(0), self.byte(1), self.byte(2)) {
-                (b'#', ..) => _ = self.take(|byte| byte != b'\n'),
-                (b'-', b'-', after) if is_space(after) => _ = self.take(|byte| byte != b'\n'),
+                (b'#', ..) => _ = self.take(is_in_line),
+                (b'-', b'-', after) if after == NOTHING || is_space(after) => _ = self.take(is_in_line),
                 (b'/', b'*', b'!') => self.skip_condition(3)?,
                 (b'/', b'*', b'M') if self.byte(3) == b'!' => self.skip_condition(4)?,
                 (b'/', b'*', kind) => {

@@ -25,8 +25,8 @@ const MOST_MEMORY: u64 = 48 * MIB;
 /// The threads that analyse the server's code once.
 const ANALYSES: [&str; 2] = [ANALYSIS_THREAD, COUNTING_THREAD];
 /// The most CPU time when idle, as a multiple of that of light work, with a scrape in each interval. Light work takes
-/// some 0.2 % of a CPU; looks at the threads of a server that stands still take up to 0.12 %. On a machine that pages
-/// out what is seldom used, the idle agent's CPU time more than doubles.
+/// some 0.2 % of a CPU; looks at the threads of a server that stands still take up to 0.12 %. It was 4 to 7 times as
+/// much on a machine whose kernel pages out what is seldom used.
 const MOST_IDLE_CPU: f64 = 8.0;
 const SCRAPE_INTERVAL: Duration = Duration::from_secs(15);
 /// The number of idle intervals. The cheapest counts, because other load on the machine makes everything slower.

@@ -27,6 +27,11 @@ const TOLERANCE: f64 = 0.08;
 /// them to be.
 const DEPENDENT: f64 = 1.5;
 
+/// A statement that has a smaller share of the waits for a latch does not wait for it, by performance_schema. At most
+/// this share of samples, and one more, may be of such: if samples got another one's statement, 8 and 16 % were.
+const NONE: f64 = 0.005;
+const MOST_WRONG: f64 = 0.05;
+
 /// The greatest share of samples in which no statement could be read.
 const MOST_UNREAD: f64 = 0.05;
 
@@ -133,6 +138,26 @@ fn recorded(recording: &Recording, of: &BTreeSet<&str>) -> Recorded {
     }
 }
 
+/// Returns the share of samples that are of statements which do not wait for that latch, as far as performance_schema
+/// has `waited` for it at all.
+fn wrong(recording: &Recording, waited: &[Waited]) -> f64 {
+    let mut times: BTreeMap<&str, Vec<(&str, f64)>> = BTreeMap::new();
+    for row in waited {
+        times.entry(&row.latch).or_default().push((&row.statement, row.seconds));
+    }
+    let by_latch: BTreeMap<&str, Shares> =
+        times.into_iter().map(|(latch, times)| (latch, shares(times.into_iter()))).collect();
+    let (mut all, mut wrong) = (0, 0);
+    for row in recording.statements().iter().filter(|row| !row.digest.is_empty()) {
+        let Some(shares) = by_latch.get(&*row.latch) else { continue };
+        all += row.samples;
+        if shares.get(&beginning(&row.statement)).is_none_or(|share| *share < NONE) {
+            wrong += row.samples;
+        }
+    }
+    wrong as f64 / all as f64
+}
+
 /// Statements have the shares of the wait time that performance_schema finds in the same seconds, as far as so few
 /// samples can say.
 fn agree_with_performance_schema(release: Release, args: &[&str], least_samples: u64) -> Result<()> {
@@ -161,8 +186,10 @@ fn agree_with_performance_schema(release: Release, args: &[&str], least_samples:
         seen.iter().filter(|row| is(row)).map(|row| row.samples as f64).sum::<f64>()
     };
     let (all, unread) = (samples(&|_| true), samples(&|row| row.statement == StatementWaits::UNREAD));
+    let wrong = wrong(&recording, &waited);
     println!(
-        "{}: {all} samples, {unread} not read, {} of the same latches; {:.2?} ± {:.2?}, performance_schema {expected:.2?}",
+        "{}: {all} samples, {unread} not read, {} of the same latches, {wrong:.2} of them wrong; {:.2?} ± {:.2?}, \
+         performance_schema {expected:.2?}",
         release.name(),
         found.samples,
         found.shares,
@@ -170,6 +197,8 @@ fn agree_with_performance_schema(release: Release, args: &[&str], least_samples:
     );
     ensure!(found.samples >= least_samples && expected.len() >= 5, "hardly anything was seen");
     ensure!(unread <= MOST_UNREAD * all, "{unread} of {all} statements were not read");
+    let most_wrong = MOST_WRONG + 1.0 / found.samples as f64;
+    ensure!(wrong <= most_wrong, "{wrong:.2} of the samples are of statements that do not wait for that latch");
     ensure!(seen.iter().all(|row| !row.statement.contains('\'')), "a value is shown");
     for statement in expected.keys().chain(found.shares.keys()) {
         let of = |shares: &Shares| shares.get(statement).copied();
@@ -197,12 +226,12 @@ fn record(release: Release, args: &[&str]) -> Result<Recording> {
 }
 
 #[test]
+#[ignore = "as on MariaDB, with fewer samples: make test-all"]
 fn statements_of_mysql_agree_with_performance_schema() -> Result<()> {
     agree_with_performance_schema(Release::MYSQL_9_7, &[], 10)
 }
 
 #[test]
-#[ignore = "as on MySQL: make test-all"]
 fn statements_of_mariadb_agree_with_performance_schema() -> Result<()> {
     agree_with_performance_schema(Release::MARIADB_11_4, &[], 40)
 }

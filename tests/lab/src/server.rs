@@ -299,6 +299,6 @@ pub fn wait_for<T>(what: &str, limit: Duration, mut poll: impl FnMut() -> Result
         if start.elapsed() > limit {
             bail!("waited {limit:?} for {what}");
         }
-        std::thread::sleep(Duration::from_millis(20));
+        sleep(Duration::from_millis(20));
     }
 }

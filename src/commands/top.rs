@@ -3,14 +3,15 @@
 use std::future::Future;
 use std::io::{self, IsTerminal};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, Receiver};
 use std::sync::Arc;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use clap::Args;
 use ratatui::crossterm::event::{self, Event, KeyEventKind};
 use ratatui::DefaultTerminal;
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
-use rustix::io::Errno;
 use tokio::runtime::Runtime;
 
 use super::line::{Server, Watch};
@@ -46,7 +47,7 @@ pub(super) fn delay(text: &str) -> Result<Duration, ValueError> {
     time(text).and_then(|time| Some(time).filter(is_possible).ok_or(ValueError::Delay))
 }
 
-/// The longest time until a signal is noticed while no key is pressed.
+/// The longest time until a signal, or the terminal's end, is noticed while no key is pressed.
 const GLANCE: Duration = Duration::from_millis(100);
 
 pub(super) fn top(args: &TopArgs) -> Result<(), Failure> {
@@ -82,36 +83,30 @@ pub(super) fn require_terminal(servers: impl FnOnce() -> Vec<String>) -> Result<
     Err(UsageError::NoTerminal(servers()).into())
 }
 
-/// Waits for a key or a new size of the terminal, but no longer than this. Returns whether there is one.
+/// Starts to read keys and new sizes of the terminal. A thread of its own reads them: if the terminal goes, its end is
+/// read again and again, so nobody waits for that thread.
 ///
 /// # Errors
-/// Fails if the terminal is gone: its end would be read again and again.
-fn has_input(time: Duration) -> io::Result<bool> {
-    require_input(Duration::ZERO)?;
-    // Several keys that came together are already read.
-    if event::poll(Duration::ZERO)? {
-        return Ok(true);
-    }
-    require_input(time)?;
-    event::poll(Duration::ZERO)
+/// Fails if there is no room for a thread.
+fn events() -> io::Result<Receiver<io::Result<Event>>> {
+    let (sender, events) = mpsc::channel();
+    thread::Builder::new().name("keys".to_owned()).spawn(move || while sender.send(event::read()).is_ok() {})?;
+    Ok(events)
 }
 
-/// Waits until the terminal has something to read, but no longer than this.
+/// Returns the next event, if there is one within this time.
 ///
 /// # Errors
-/// Fails if the terminal is gone.
-fn require_input(time: Duration) -> io::Result<()> {
+/// Fails if the terminal is gone, or cannot be read.
+fn next_event(events: &Receiver<io::Result<Event>>, time: Duration) -> io::Result<Option<Event>> {
+    let event = events.recv_timeout(time).ok().transpose()?;
     let input = io::stdin();
-    let mut wanted = [PollFd::new(&input, PollFlags::IN)];
-    let time = Timespec::try_from(time).map_err(io::Error::other)?;
-    match poll(&mut wanted, Some(&time)) {
-        Ok(_) | Err(Errno::INTR) => {}
-        Err(error) => return Err(error.into()),
-    }
+    let mut wanted = [PollFd::new(&input, PollFlags::empty())];
+    poll(&mut wanted, Some(&Timespec::default()))?;
     if wanted[0].revents().intersects(PollFlags::HUP | PollFlags::ERR) {
         return Err(io::Error::new(io::ErrorKind::BrokenPipe, "it is gone"));
     }
-    Ok(())
+    Ok(event)
 }
 
 /// The sources of the screen's figures, and its refresh interval.
@@ -144,25 +139,25 @@ impl View {
     /// Draws at each interval and after each key, until the user quits or a signal comes.
     fn show(&self, terminal: &mut DefaultTerminal, is_over: &AtomicBool) -> io::Result<()> {
         let mut screen = Screen::new(self.source.snapshot());
+        let events = events()?;
         let mut watch = None;
         let mut due = Instant::now() + self.delay;
         terminal.draw(|frame| screen.draw(frame))?;
         while !is_over.load(Ordering::Relaxed) {
             let mut has_changed = false;
-            if has_input(GLANCE.min(due.saturating_duration_since(Instant::now())))? {
-                match event::read()? {
-                    Event::Key(key) if key.kind != KeyEventKind::Release => {
-                        match screen.key(key) {
-                            Answer::Quit => break,
-                            Answer::Watch(latch) => watch = self.watch(latch, &mut screen),
-                            Answer::StopWatch => watch.iter_mut().for_each(Watch::stop),
-                            Answer::Continue => {}
-                        }
-                        has_changed = true;
+            let time = GLANCE.min(due.saturating_duration_since(Instant::now()));
+            match next_event(&events, time)? {
+                Some(Event::Key(key)) if key.kind != KeyEventKind::Release => {
+                    match screen.key(key) {
+                        Answer::Quit => break,
+                        Answer::Watch(latch) => watch = self.watch(latch, &mut screen),
+                        Answer::StopWatch => watch.iter_mut().for_each(Watch::stop),
+                        Answer::Continue => {}
                     }
-                    Event::Resize(..) => has_changed = true,
-                    _ => {}
+                    has_changed = true;
                 }
+                Some(Event::Resize(..)) => has_changed = true,
+                _ => {}
             }
             for state in watch.iter().flat_map(Watch::news) {
                 screen.watching(state);

@@ -39,8 +39,16 @@ fn terminal() -> (File, OwnedFd) {
     }
 }
 
+/// The terminal goes at any moment of the start, and when everything is shown.
 #[test]
 fn the_full_screen_ends_with_its_terminal() {
+    for wait in [0, 0, 1, 2, 5, 300].map(Duration::from_millis) {
+        ends_with_its_terminal(wait);
+    }
+}
+
+/// Checks that the full-screen view ends if its terminal goes so long after the first line.
+fn ends_with_its_terminal(wait: Duration) {
     let files = Files::new();
     let path = files.write("a.rec", &busy_file(60));
     let (mut user, program) = terminal();
@@ -54,6 +62,7 @@ fn the_full_screen_ends_with_its_terminal() {
         .unwrap();
     let mut drawn = [0; 256];
     user.read_exact(&mut drawn).unwrap();
+    std::thread::sleep(wait);
     drop(user);
     let ended = (0..100).any(|_| {
         std::thread::sleep(Duration::from_millis(50));

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 /*
  * Samples where the server spends its CPU time. A clock on each CPU interrupts whatever runs there;
- * if that is a thread of the server, its current instruction is counted. No event leaves the
- * kernel.
+ * if that is a thread of the server, its current instruction is counted. Only the statements of
+ * some samples leave the kernel as they are.
  */
 #include "sample.h"
 #include <bpf/bpf_helpers.h>
@@ -13,6 +13,7 @@
 #include "registers.h"
 #include "target.h"
 #include "threads.h"
+#include "variables.h"
 
 char LICENSE[] SEC("license") = "GPL";
 
@@ -75,6 +76,30 @@ struct {
 	__type(value, __u64);
 } spins SEC(".maps");
 
+/* Where a thread has its statement: the distance of the pointer to its session from its pointer to
+ * its own variables, and the offset in the session of the text's address, which its length follows.
+ */
+const volatile __s64 session_at;
+const volatile __u64 text_at;
+
+/* Statements are read in one of so many samples; 0: in none. */
+const volatile __u32 samples_per_statement;
+
+/* What threads executed, until user space takes it. */
+struct {
+	__uint(type, BPF_MAP_TYPE_QUEUE);
+	__uint(max_entries, 1);
+	__type(value, struct sampled_statement);
+} statements SEC(".maps");
+
+/* Where a statement is put together: the stack has no room for it. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct sampled_statement);
+} next_statement SEC(".maps");
+
 static __always_inline bool is_in_kernel(__u64 address)
 {
 	return (__s64)address < 0;
@@ -134,6 +159,49 @@ static __always_inline void add_spin(void)
 		lose(error, SAMPLE_LOST_SPINS_FULL);
 }
 
+/* Reads what this thread executes. It is interrupted meanwhile, so nothing of it changes. Pages
+ * that are not in memory are not fetched. */
+static __always_inline __u32 read_statement(struct sampled_statement *next)
+{
+	__u64 own = thread_pointer((void *)bpf_get_current_task());
+	__u64 session, text[2], part;
+
+	if (!own || bpf_probe_read_user(&session, sizeof(session), (void *)(own + session_at)))
+		return SAMPLED_UNREAD;
+	if (!session)
+		return SAMPLED_NOTHING;
+	if (bpf_probe_read_user(text, sizeof(text), (void *)(session + text_at)))
+		return SAMPLED_UNREAD;
+	if (!text[0] || !text[1])
+		return SAMPLED_NOTHING;
+	if (text[1] > STATEMENT_LONGEST)
+		return SAMPLED_UNREAD;
+	part = text[1];
+	next->length = part;
+	if (part > sizeof(next->text))
+		part = sizeof(next->text);
+	if (bpf_probe_read_user(next->text, part, (void *)text[0]))
+		return SAMPLED_UNREAD;
+	return SAMPLED_STATEMENT;
+}
+
+/* Notes what this thread executes, if it is this sample's turn. If nobody takes what was noted,
+ * there is no room for more, which says nothing about statements. */
+static __always_inline void note_statement(__u64 address)
+{
+	struct sampled_statement *next;
+	__u32 zero = 0;
+
+	if (!samples_per_statement || bpf_get_prandom_u32() % samples_per_statement)
+		return;
+	next = bpf_map_lookup_elem(&next_statement, &zero);
+	if (!next)
+		return;
+	next->address = address;
+	next->executes = read_statement(next);
+	bpf_map_push_elem(&statements, next, BPF_ANY);
+}
+
 static __always_inline void sample(struct bpf_perf_event_data_kern *ctx)
 {
 	struct sample_key key = {};
@@ -152,6 +220,7 @@ static __always_inline void sample(struct bpf_perf_event_data_kern *ctx)
 	error = add_to(&samples, &key, 1);
 	if (error)
 		lose(error, SAMPLE_LOST_FULL);
+	note_statement(key.address);
 	h = bpf_map_lookup_elem(&sample_hits, &zero);
 	if (h) {
 		h->count += 1;

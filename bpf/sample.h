@@ -37,8 +37,33 @@ enum sample_lost {
 	SAMPLE_LOST_CAUSES,
 };
 
+/* How much of a statement is read, in bytes, and how long one can be (max_allowed_packet). */
+#define STATEMENT_PREFIX  1024
+#define STATEMENT_LONGEST (1ULL << 30)
+
+/* What a thread executed that ran. */
+enum sampled_executes {
+	/* A thread of the server's own, or one between two statements. */
+	SAMPLED_NOTHING,
+	SAMPLED_STATEMENT,
+	/* Its memory could not be read, or holds what is no statement. */
+	SAMPLED_UNREAD,
+};
+
+/* What a thread executed when a sample interrupted it. */
+struct sampled_statement {
+	/* Where the thread was. */
+	__u64 address;
+	/* enum sampled_executes */
+	__u32 executes;
+	/* The length of the statement, of which `text` has the beginning. */
+	__u32 length;
+	__u8 text[STATEMENT_PREFIX];
+};
+
 /* Puts the enums into the object's BTF, so that user space can read them there. */
 struct sample_vocabulary {
 	enum sampled_call call;
 	enum sample_lost lost;
+	enum sampled_executes executes;
 };

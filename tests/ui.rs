@@ -624,6 +624,10 @@ innodb/trx_rseg_latch       X       5   200µs 40.0µs 39.9µs 40.0µs    50% 12
         let expected = "\
 100k statements/s, each 20.0µs CPU · 2.80µs waits · 500ns atomics and barriers
 cpu: other 60% · kernel 15% · spin 10% · futex 10% · checksum 5%
+statements, since attach
+   40±1% UPDATE sbtest1 SET k = k + ? WHERE id = ?
+   25±1% no statement
+   20±1% SELECT c FROM sbtest1 WHERE id = ?
 class · function                                            CPUs▼  share   total
 other · other                                                1.20  60.0%   73.2s
 kernel · other                                               0.30  15.0%   18.3s

@@ -42,7 +42,7 @@ macro_rules! measurements {
         $make! {
             checksum: Checksums [checksum_calls: ChecksumCalls],
             spin: Spin [],
-            cpu: CpuSampler [cpu: CpuTime, ordering: OrderingTime],
+            cpu: CpuSampler [cpu: CpuTime, ordering: OrderingTime, cpu_statements: StatementCpu],
             hardware: HardwareEvents [],
             barriers: Barriers [],
             statements: StatementCounter [],

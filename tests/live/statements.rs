@@ -1,10 +1,11 @@
-//! Which statements wait, in recordings of servers under load.
+//! Which statements wait and which use CPU time, in recordings of servers under load.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::thread::sleep;
 use std::time::Duration;
 
 use anyhow::{bail, ensure, Result};
+use armtrace::measure::cpu::CpuTime;
 use armtrace::measure::latch::shares::of_all;
 use armtrace::measure::latch::StatementWaits;
 use armtrace::recording::{self, Recording};
@@ -32,17 +33,30 @@ const DEPENDENT: f64 = 1.5;
 const NONE: f64 = 0.005;
 const MOST_WRONG: f64 = 0.05;
 
+/// The most by which a statement's share of the CPU time may differ, and the least number of samples.
+const CPU_TOLERANCE: f64 = 0.1;
+const LEAST_CPU_SAMPLES: f64 = 200.0;
+
+/// How many statements are compared that use the most CPU time.
+const FIRST: usize = 5;
+
 /// The greatest share of samples in which no statement could be read.
 const MOST_UNREAD: f64 = 0.05;
 
-/// Shares of the wait time of all statements, by how statements begin.
+/// By how many words statements are distinguished.
+const WORDS: usize = 12;
+
+/// Shares of the wait time or of the CPU time of all statements, by how statements begin.
 type Shares = BTreeMap<String, f64>;
 
-/// Returns how a statement begins, where tables that differ in their number only are one.
+/// Returns how a statement begins, where tables that differ in their number only are one. Servers write brackets and
+/// commas in different ways.
 fn beginning(statement: &str) -> String {
-    let plain: String = statement.chars().filter(|c| !matches!(c, '`' | '(' | ',')).collect();
-    let words: Vec<&str> = plain.split_ascii_whitespace().take(4).collect();
-    words.join(" ").to_ascii_lowercase().replace(|c: char| c.is_ascii_digit(), "#")
+    let plain = statement.replace(['`', '(', ')', ','], " ");
+    let words: Vec<&str> = plain.split_ascii_whitespace().take(WORDS).collect();
+    let plain = words.join(" ").to_ascii_lowercase().replace(|c: char| c.is_ascii_digit(), "#");
+    // MariaDB's digests call it so.
+    plain.replace("distinctrow", "distinct")
 }
 
 /// Adds up the time of each statement, and divides it by that of all.
@@ -214,6 +228,61 @@ fn agree_with_performance_schema(release: Release, args: &[&str], least_samples:
     Ok(())
 }
 
+/// Returns whether a statement, as [`beginning`] shortens it, is one of the load.
+fn is_of_load(beginning: &str) -> bool {
+    beginning.contains("sbtest") || ["begin", "commit"].contains(&beginning)
+}
+
+/// Returns the shares of the load's statements in what performance_schema has summed up in this column since it was last
+/// emptied.
+fn summed(server: &Server, column: &str) -> Result<Shares> {
+    let rows = server.query(&format!(
+        "SELECT DIGEST_TEXT, {column} / 1e12 FROM performance_schema.events_statements_summary_by_digest
+         WHERE DIGEST_TEXT IS NOT NULL AND {column} > 0"
+    ))?;
+    let mut times = Vec::new();
+    for row in &rows {
+        let [statement, seconds] = &row[..] else { bail!("{row:?}") };
+        times.push((&**statement, seconds.parse()?));
+    }
+    Ok(shares(times.into_iter().filter(|(statement, _)| is_of_load(&beginning(statement)))))
+}
+
+/// Checks that the statements of the load that performance_schema finds to take most have about the same shares of the
+/// CPU time in a recording.
+fn agree_on_cpu_time(release: Release, recording: &Recording, expected: &Shares) -> Result<()> {
+    let seen = recording.cpu_statements();
+    let all = seen.iter().map(|row| row.samples).sum::<u64>() as f64;
+    let unread = seen.iter().filter(|row| row.statement == StatementWaits::UNREAD).map(|row| row.samples).sum::<u64>();
+    let nothing = seen.iter().find(|row| row.statement == StatementWaits::NOTHING).map_or(0, |row| row.samples);
+    let of_load = seen.iter().filter(|row| !row.digest.is_empty() && is_of_load(&beginning(&row.statement)));
+    let found = shares(of_load.map(|row| (&*row.statement, row.samples as f64)));
+    let name = release.name();
+    println!(
+        "{name}, CPU: {all} samples, {unread} not read, {nothing} no statement; {found:.2?}, expected {expected:.2?}"
+    );
+    // Both are from samples, of which few read statements.
+    let at_barriers = seen.iter().map(|row| row.ordering_samples).sum::<u64>() as f64 / all;
+    let ordering = recording.ordering().iter().map(|row| row.ns).sum::<u64>() as f64;
+    let barriers = ordering / CpuTime::sum(recording.cpu().iter()) as f64;
+    println!("{name}: {at_barriers:.3} of these samples in barriers and atomics, {barriers:.3} of all CPU time");
+    let error = 3.0 * (barriers / all).sqrt();
+    ensure!(barriers > 0.0 && (at_barriers - barriers).abs() <= error, "they differ by more than {error:.3}");
+    ensure!(all >= LEAST_CPU_SAMPLES && !expected.is_empty(), "hardly anything was seen");
+    ensure!(unread as f64 <= MOST_UNREAD * all, "{unread} of {all} statements were not read");
+    ensure!(seen.iter().all(|row| !row.statement.contains('\'')), "a value is shown");
+    let mut most: Vec<(&String, &f64)> = expected.iter().collect();
+    most.sort_by(|a, b| b.1.total_cmp(a.1));
+    for (statement, expected) in most.into_iter().take(FIRST) {
+        let found = found.get(statement).copied().unwrap_or_default();
+        ensure!(
+            (found - expected).abs() <= CPU_TOLERANCE,
+            "{statement}: {found:.2} of the CPU time, not {expected:.2}"
+        );
+    }
+    Ok(())
+}
+
 /// Records a server under load, whose threads wait for hundreds of latches a second.
 fn record(release: Release, args: &[&str]) -> Result<Recording> {
     let server = Server::start(release, &Options::default())?;
@@ -242,11 +311,46 @@ fn statements_agree_with_performance_schema_with_a_larger_budget() -> Result<()>
     agree_with_performance_schema(Release::MYSQL_9_7, &["--max-overhead", "10%"], 40)
 }
 
+/// Statements have the shares of the CPU time that performance_schema has summed up in this column.
+fn cpu_time_agrees(release: Release, (load, threads): (&str, u32), column: &str) -> Result<()> {
+    let server = Server::start(release, &Options { perf_schema: true, ..Options::default() })?;
+    server
+        .query("UPDATE performance_schema.setup_consumers SET ENABLED = 'YES' WHERE NAME LIKE 'events_statements_%'")?;
+    let mut load = Load::start_with(&server, load, threads, &["--prepared", "disable"])?;
+    load.wait_running()?;
+    let file = server.dir().join("a.rec");
+    let recorder = Recorder::start(&server, &file, &[])?;
+    server.query("TRUNCATE performance_schema.events_statements_summary_by_digest")?;
+    sleep(6 * BETWEEN);
+    let expected = summed(&server, column)?;
+    recorder.stop()?;
+    load.stop()?;
+    agree_on_cpu_time(release, &recording::read(&file)?, &expected)
+}
+
+#[test]
+fn cpu_time_of_statements_of_mysql_agrees_with_performance_schema() -> Result<()> {
+    cpu_time_agrees(Release::MYSQL_9_7, ("oltp_write_only", 24), "SUM_CPU_TIME")
+}
+
+/// MariaDB does not measure the CPU time of statements. Where threads wait for nothing, it is about the time that they
+/// take.
+#[test]
+#[ignore = "as on MySQL: make test-all"]
+fn cpu_time_of_statements_of_mariadb_is_plausible() -> Result<()> {
+    cpu_time_agrees(Release::MARIADB_11_4, ("oltp_read_only", 2), "SUM_TIMER_WAIT")
+}
+
 #[test]
 fn statements_are_shown_as_far_as_they_are_wanted() -> Result<()> {
-    let verbs = record(Release::MARIADB_11_4, &["--statements", "digest"])?.statements();
+    let recording = record(Release::MARIADB_11_4, &["--statements", "digest"])?;
+    let on_cpu = recording.cpu_statements();
+    let digests = on_cpu.iter().filter(|row| !row.digest.is_empty());
+    ensure!(digests.clone().count() > 4 && digests.clone().all(|row| !row.statement.contains(' ')), "{on_cpu:?}");
+    let verbs = recording.statements();
     let digests = verbs.iter().filter(|row| !row.digest.is_empty());
     ensure!(digests.clone().count() > 4 && digests.clone().all(|row| !row.statement.contains(' ')), "{verbs:?}");
-    ensure!(record(Release::MARIADB_11_4, &["--statements", "off"])?.statements().is_empty(), "they are off");
+    let off = record(Release::MARIADB_11_4, &["--statements", "off"])?;
+    ensure!(off.statements().is_empty() && off.cpu_statements().is_empty(), "they are off");
     Ok(())
 }

@@ -5,6 +5,7 @@ use std::fs::File;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
+use armtrace::measure::cpu::StatementCpu;
 use armtrace::measure::latch::LatchWaits;
 use armtrace::recording::table::{json_lines, trace, Tables};
 use armtrace::recording::{self, Recorded, Recording};
@@ -94,6 +95,14 @@ fn parquet_files_have_all_that_was_sampled() {
         *expected.entry(row.statement).or_default() += row.samples as i64;
     }
     assert!(expected.len() == 4 && samples == expected, "{samples:?}, not {expected:?}");
+    for (column, of) in
+        [("samples", (|row| row.samples) as fn(&StatementCpu) -> u64), ("ordering_samples", |row| row.ordering_samples)]
+    {
+        let samples = sums_of(&tables.cpu_statements, "statement", column, |row, at| row.get_long(at).unwrap());
+        let rows = recording.cpu_statements();
+        let expected = rows.iter().map(|row| (row.statement.clone(), of(row) as i64)).collect();
+        assert!(samples.len() == 4 && samples == expected, "{column}: {samples:?}, not {expected:?}");
+    }
     let samples = sums_of(&tables.call_stacks, "calls", "samples", |row, at| row.get_long(at).unwrap());
     let mut expected = BTreeMap::new();
     for row in recording.call_stacks() {

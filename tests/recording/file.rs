@@ -98,6 +98,9 @@ fn what_is_written_is_read() {
     let mut statements = busy(30).latch.statements;
     statements.sort_by_key(|row| std::cmp::Reverse(row.samples));
     assert_eq!(recording.statements(), statements);
+    let mut statements = busy(30).cpu.statements;
+    statements.sort_by_key(|row| std::cmp::Reverse(row.samples));
+    assert_eq!(recording.cpu_statements(), statements);
 }
 
 #[test]
@@ -140,6 +143,8 @@ fn files_of_version_1_with_cpu_time_are_still_read() {
     assert!(!recording.has_handoffs() && recording.handoffs().next().is_none());
     assert!(recording.ordering().is_empty() && recording.checksum_calls().is_empty());
     assert!(recording.reacquires().is_empty() && recording.statements().is_empty());
+    assert!(recording.cpu_statements().is_empty());
+    assert!(Report::new(&recording).cpu.is_some_and(|cpu| cpu.statements.is_empty()));
 }
 
 /// The file has 12 seconds of MySQL 9.7.4 under oltp_update_index with 16 threads, from `armtrace record --handoffs
@@ -180,6 +185,7 @@ fn files_of_version_1_with_reacquires_are_still_read() {
         snapshot.latch.statements.clear();
         snapshot.latch.call_stacks.clear();
         snapshot.holder.blocked.clear();
+        snapshot.cpu.statements.clear();
     }
     let mut now = read(&file(&start(64), &seconds, Some(Ending::Complete))).seconds;
     // Files then had no errors of estimates.

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use armtrace::export::Exporter;
 use armtrace::measure::checksum::{ChecksumCalls, Implementation};
-use armtrace::measure::cpu::OrderingTime;
+use armtrace::measure::cpu::{OrderingTime, StatementCpu};
 use armtrace::measure::latch::{self, Handoffs, LatchWaits, Locality, StatementWaits};
 use armtrace::measure::{checksum, cpu, locks, Snapshot};
 use armtrace::model::{CpuClass, Histogram, HostInfo, Kind, Mode, ProbeState, TargetInfo, BUCKETS};
@@ -233,7 +233,7 @@ fn the_locality_of_handoffs_between_many_domains_is_kept() {
 /// What a server counted up to some second: each number belongs to one figure.
 type Counters = Vec<u64>;
 
-const COUNTERS: usize = 44;
+const COUNTERS: usize = 45;
 
 /// Returns a snapshot with these counters. Rows that counted nothing do not exist, as in real ones.
 fn snapshot_of(second: u64, counters: &Counters) -> Snapshot {
@@ -312,6 +312,12 @@ fn snapshot_of(second: u64, counters: &Counters) -> Snapshot {
                 instruction: "dmb ish".to_owned(),
                 function: "f".to_owned(),
                 ns: 1 + count(),
+            }],
+            statements: vec![StatementCpu {
+                digest: "a1".to_owned(),
+                statement: "SELECT ?".to_owned(),
+                samples: 1 + count(),
+                ordering_samples: count(),
             }],
             getcpu_calls: None,
         },

@@ -9,6 +9,8 @@ pub struct Figures {
     pub time: Vec<CpuTime>,
     /// The part of it in instructions that order memory, by instruction and function.
     pub ordering: Vec<OrderingTime>,
+    /// What threads executed that ran, most often seen first; empty if statements are not read.
+    pub statements: Vec<StatementCpu>,
     /// The number of `getcpu` system calls of the server's threads; `None` if they are not counted, as for servers
     /// whose C library needs none.
     pub getcpu_calls: Option<u64>,
@@ -44,4 +46,24 @@ pub struct OrderingTime {
     pub function: String,
     /// CPU time, in nanoseconds.
     pub ns: u64,
+}
+
+/// How often threads were seen that ran, in the kernel too, and executed a statement. Its share of all samples is its
+/// share of the server's CPU time.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StatementCpu {
+    /// The hash of the statement without its values, in hexadecimal digits; empty if this is no single statement.
+    pub digest: String,
+    /// The statement without its values, or its first word; or what stands in its place, as in
+    /// [`StatementWaits`](crate::measure::latch::StatementWaits::statement).
+    pub statement: String,
+    /// The number of times that a thread was seen.
+    pub samples: u64,
+    /// The number of times that it was at an instruction that orders memory.
+    pub ordering_samples: u64,
+}
+
+impl StatementCpu {
+    /// Stands in place of a statement for all that have no row of their own.
+    pub const OTHER: &str = model::OTHER;
 }

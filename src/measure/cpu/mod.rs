@@ -10,13 +10,15 @@ mod metrics;
 pub mod record;
 pub mod report;
 mod shares;
+mod statements;
 mod table;
 
 pub use code_map::{CodeMap, Named};
-pub use figures::{CpuTime, Figures, OrderingTime};
+pub use figures::{CpuTime, Figures, OrderingTime, StatementCpu};
 pub use getcpu::{getcpu, Getcpu, GetcpuPath};
 pub use metrics::CpuMetrics;
 pub use shares::Shares;
+pub use statements::CpuShare;
 pub use table::Table;
 
 use std::collections::HashMap;
@@ -33,6 +35,7 @@ use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
 use libbpf_rs::{MapHandle, TracepointCategory};
 use parking_lot::{Mutex, MutexGuard};
 
+use self::statements::{samples_per_statement, CpuStatements};
 use super::address_space::AddressSpace;
 use super::checksum::{Checksums, Chosen};
 use super::maps::{add_skipped, entries, of_cpus, sum_over_cpus, take_entries};
@@ -109,6 +112,8 @@ pub struct CpuCollector {
     hits: MapHandle,
     lost: MapHandle,
     skipped: Skipped,
+    /// What threads executed that ran, if statements are read.
+    statements: Option<CpuStatements>,
     /// The map of counters.
     getcpu_calls: Option<MapHandle>,
     /// The latches that learn how long their waiters spin.
@@ -126,6 +131,7 @@ pub struct CpuCollector {
 struct Last {
     time: Vec<CpuTime>,
     ordering: Vec<OrderingTime>,
+    statements: Vec<StatementCpu>,
 }
 
 struct State {
@@ -175,16 +181,25 @@ impl CpuSampler {
         let may_be_call = || getcpu(target).is_some_and(|found| found.path.may_be_system_call());
         let counts_getcpu = !latches.are_without_probes() && may_be_call();
         open.progs.getcpu_enter.set_autoload(counts_getcpu);
+        let seen = latches.seen_statements().and_then(|seen| Some((seen, seen.place(target)?)));
+        if let Some((_, place)) = seen {
+            rodata.session_at = place.session;
+            rodata.text_at = place.text;
+            rodata.samples_per_statement = samples_per_statement(Machine::this().online_cpus().len(), hz);
+            open.maps.statements.set_max_entries(statements::ROOM)?;
+        }
         let skel = open.load().context("loading the sampling program into the kernel")?;
         let cpus = Machine::this().online_cpus();
         let (links, refused) = attach_all(&skel, &cpus, period_ns, counts_getcpu)?;
         let sees_getcpu = counts_getcpu && !refused.iter().any(|refusal| refusal.probe == Sampling::Getcpu);
+        let queue = MapHandle::try_from(&skel.maps.statements)?;
         let collector = Arc::new(CpuCollector {
             samples: MapHandle::try_from(&skel.maps.samples)?,
             spins: MapHandle::try_from(&skel.maps.spins)?,
             hits: MapHandle::try_from(&skel.maps.sample_hits)?,
             lost: MapHandle::try_from(&skel.maps.lost_samples)?,
             skipped: Skipped::of(skel.object().progs().filter(|program| program.autoload()))?,
+            statements: seen.map(|(seen, _)| CpuStatements::new(queue, seen.of_running())),
             latches: latches.collector(),
             getcpu_calls: sees_getcpu.then(|| MapHandle::try_from(&skel.maps.getcpu_calls)).transpose()?,
             pid: target.pid,
@@ -403,8 +418,8 @@ impl CpuCollector {
         if let Some(state) = self.state.try_lock_for(SHORT_WAIT) {
             self.drain_into(state)?;
         }
-        let Last { time, ordering } = self.last.lock().clone();
-        Ok(Figures { time, ordering, getcpu_calls: self.getcpu_calls()? })
+        let Last { time, ordering, statements } = self.last.lock().clone();
+        Ok(Figures { time, ordering, statements, getcpu_calls: self.getcpu_calls()? })
     }
 
     fn getcpu_calls(&self) -> Result<Option<u64>> {
@@ -489,6 +504,7 @@ impl CpuCollector {
                 state.ordering.add(instruction.name, function.name, ns, false);
             }
         }
+        self.statements.as_ref().map_or(Ok(()), |statements| statements.take(&mut state.code))?;
         state.code.release_memory();
         for (key, samples) in entries::<types::latch_key, u64>(&self.spins)? {
             let spun = state.spins.entry(key_of(&key)).or_default();
@@ -507,6 +523,7 @@ impl CpuCollector {
                     ns,
                 })
                 .collect(),
+            statements: self.statements.as_ref().map(CpuStatements::rows).unwrap_or_default(),
         };
         Ok(())
     }

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::figures::{CpuTime, OrderingTime};
+use super::figures::{CpuTime, OrderingTime, StatementCpu};
 use crate::measure::Snapshot;
 use crate::model::CpuClass;
 use crate::recording::{Bound, Counts, Recording, Row};
@@ -23,6 +23,16 @@ pub struct OrderingKey {
     pub instruction: String,
     /// The function's name, or `other`.
     pub function: String,
+}
+
+/// A statement that used CPU time.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct StatementCpuKey {
+    /// The hash of the statement without its values; absent if this is no single statement.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub digest: String,
+    /// The statement; see [`StatementCpu::statement`].
+    pub statement: String,
 }
 
 /// Nanoseconds by class and function.
@@ -91,6 +101,41 @@ impl Row for OrderingTime {
     }
 }
 
+/// Samples by statement, all and those at instructions that order memory.
+impl Row for StatementCpu {
+    type Key = StatementCpuKey;
+    type Total = Counts<2>;
+
+    const BOUNDS: &'static [Bound<StatementCpuKey>] = &[Bound {
+        rows: 200,
+        other: |_| StatementCpuKey { digest: String::new(), statement: StatementCpu::OTHER.to_owned() },
+    }];
+
+    fn entries(now: &Snapshot) -> Vec<&StatementCpu> {
+        now.cpu.statements.iter().collect()
+    }
+
+    fn key(&self) -> StatementCpuKey {
+        StatementCpuKey { digest: self.digest.clone(), statement: self.statement.clone() }
+    }
+
+    fn total(&self) -> Counts<2> {
+        Counts([self.samples, self.ordering_samples])
+    }
+
+    fn restore(key: &StatementCpuKey, Counts([samples, ordering_samples]): Counts<2>) -> StatementCpu {
+        StatementCpu { digest: key.digest.clone(), statement: key.statement.clone(), samples, ordering_samples }
+    }
+
+    fn list(snapshot: &mut Snapshot) -> &mut Vec<StatementCpu> {
+        &mut snapshot.cpu.statements
+    }
+
+    fn weight(Counts([samples, _]): &Counts<2>) -> u64 {
+        *samples
+    }
+}
+
 impl CpuKey {
     /// Returns the function's class. A class that only a later armtrace knows counts as [`CpuClass::Other`].
     pub fn class(&self) -> CpuClass {
@@ -104,6 +149,15 @@ impl Recording {
         let mut cpu = self.entries::<CpuTime>();
         cpu.sort_by(|a, b| b.ns.cmp(&a.ns).then_with(|| (a.class, &a.function).cmp(&(b.class, &b.function))));
         cpu
+    }
+
+    /// Returns how often each statement was seen in samples of CPU time, most often first; empty if they were not read.
+    pub fn cpu_statements(&self) -> Vec<StatementCpu> {
+        let mut rows = self.entries::<StatementCpu>();
+        rows.sort_by(|a, b| {
+            b.samples.cmp(&a.samples).then_with(|| (&a.digest, &a.statement).cmp(&(&b.digest, &b.statement)))
+        });
+        rows
     }
 
     /// Returns the CPU time of instructions that order memory, the most first; empty if CPU time was not sampled.

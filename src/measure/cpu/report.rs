@@ -8,8 +8,9 @@ use serde::Serialize;
 use strum::IntoEnumIterator;
 
 use super::figures::{CpuTime, OrderingTime};
-use crate::html::{table, table_of_words};
-use crate::measure::latch::report::LatchReport;
+use super::statements::CpuShare;
+use crate::html::{more, table, table_of_words};
+use crate::measure::latch::report::{write_statement, LatchReport};
 use crate::model::CpuClass;
 use crate::present::format;
 use crate::present::names::cut_middle;
@@ -22,6 +23,8 @@ const HTML_FUNCTIONS: usize = 30;
 const TEXT_ORDERING: usize = 5;
 const HTML_ORDERING: usize = 20;
 const INSTRUCTIONS: usize = 6;
+const TEXT_STATEMENTS: usize = 10;
+const HTML_STATEMENTS: usize = 30;
 /// The greatest width of a function's name.
 const TEXT_FUNCTION: usize = 60;
 const HTML_FUNCTION: usize = 80;
@@ -41,6 +44,10 @@ pub struct CpuReport {
     pub functions: Vec<FunctionReport>,
     /// The part of it in instructions that order memory, the most first; empty if that was not seen.
     pub ordering: Vec<OrderingReport>,
+    /// What threads executed meanwhile, the most CPU time first. Empty if statements were not read.
+    pub statements: Vec<StatementCpuReport>,
+    /// What threads executed that were at instructions which order memory, the most CPU time first.
+    pub ordering_statements: Vec<StatementCpuReport>,
 }
 
 /// The CPU time of one class.
@@ -85,6 +92,25 @@ pub struct OrderingReport {
     pub share: f64,
 }
 
+/// A statement's part of the CPU time, by the number of times that threads were seen.
+#[derive(Clone, Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct StatementCpuReport {
+    /// The hash of the statement without its values; empty if this is no single statement.
+    pub digest: String,
+    /// The statement without its values, or its first word; or what stands in its place: `no statement`, `not read`,
+    /// `other`.
+    pub statement: String,
+    /// The number of times that a thread was seen which ran and executed it, in the part of the CPU time that is divided.
+    pub samples: u64,
+    /// CPU time, in seconds.
+    pub cpu: f64,
+    /// Its share of all CPU time that is divided, 0 to 1.
+    pub share: f64,
+    /// Half the width of the 95 % confidence interval of `share`.
+    pub share_error: f64,
+}
+
 impl CpuReport {
     /// Reports on a recording; returns `None` if CPU time was not sampled, or none was used.
     pub(crate) fn new(recording: &Recording) -> Option<CpuReport> {
@@ -113,8 +139,21 @@ impl CpuReport {
             instruction: row.instruction,
             function: row.function,
         };
-        let ordering = recording.ordering().into_iter().filter(|row| row.ns > 0).map(ordering).collect();
-        Some(CpuReport { cpu: all, classes, functions, ordering })
+        let ordering: Vec<OrderingReport> =
+            recording.ordering().into_iter().filter(|row| row.ns > 0).map(ordering).collect();
+        let ordering_cpu = ordering.iter().map(|row| row.cpu).sum();
+        let seen = recording.cpu_statements();
+        Some(CpuReport {
+            cpu: all,
+            classes,
+            functions,
+            ordering,
+            statements: CpuShare::of_all(&seen).iter().map(|part| statement(part, all)).collect(),
+            ordering_statements: CpuShare::of_ordering(&seen)
+                .iter()
+                .map(|part| statement(part, ordering_cpu))
+                .collect(),
+        })
     }
 
     /// Returns the share of the CPU time in instructions that order memory, 0 to 1; `None` if that was not seen.
@@ -144,6 +183,18 @@ impl CpuReport {
     }
 }
 
+/// Reports on a statement, where so many seconds of CPU time were used.
+fn statement(part: &CpuShare, all: f64) -> StatementCpuReport {
+    StatementCpuReport {
+        digest: part.statement.digest.clone(),
+        statement: part.statement.statement.clone(),
+        samples: part.samples,
+        cpu: part.share * all,
+        share: part.share,
+        share_error: part.error,
+    }
+}
+
 fn by_second(recording: &Recording, class: CpuClass) -> Vec<f64> {
     let of_class: Vec<bool> = recording.rows.cpu.iter().map(|key| key.class() == class).collect();
     let sum = |second: &Second| {
@@ -153,8 +204,12 @@ fn by_second(recording: &Recording, class: CpuClass) -> Vec<f64> {
 }
 
 impl Section for Option<CpuReport> {
-    fn text(&self, _report: &Report, f: &mut Formatter) -> fmt::Result {
-        self.as_ref().map_or(Ok(()), |cpu| write_text(cpu, f))
+    fn text(&self, report: &Report, f: &mut Formatter) -> fmt::Result {
+        let Some(cpu) = self else { return Ok(()) };
+        write_text(cpu, f)?;
+        write_statements("statements that use CPU time, from samples", &cpu.statements, report.duration, f)?;
+        let title = "statements that execute barriers and atomics, from samples";
+        write_statements(title, &cpu.ordering_statements, report.duration, f)
     }
 
     fn html(&self, report: &Report) -> Markup {
@@ -184,6 +239,18 @@ fn write_text(cpu: &CpuReport, f: &mut Formatter) -> fmt::Result {
     Ok(())
 }
 
+fn write_statements(title: &str, rows: &[StatementCpuReport], duration: f64, f: &mut Formatter) -> fmt::Result {
+    if rows.is_empty() {
+        return Ok(());
+    }
+    writeln!(f, "\n{title}")?;
+    for row in rows.iter().take(TEXT_STATEMENTS) {
+        let share = format::share(row.share, row.share_error);
+        write_statement(f, row.cpu / duration, &share, row.samples, (&row.digest, &row.statement))?;
+    }
+    Ok(())
+}
+
 /// Returns the shares of instructions that order memory: `barriers and atomics 10.4%: lock cmpxchg 3.2% · xchg 2.9%`.
 fn barriers_line(cpu: &CpuReport) -> Option<String> {
     let share = format::percent(cpu.ordering_share()?);
@@ -207,6 +274,20 @@ fn page_part(cpu: &CpuReport, report: &Report) -> Markup {
         (row.instruction.clone(), [vec![function], cells(row.share, row.cpu)].concat())
     };
     let instructions = cpu.ordering.iter().filter(|row| row.function != CpuTime::OTHER).take(HTML_ORDERING);
+    let statement = |row: &StatementCpuReport| {
+        let share = format::share(row.share, row.share_error);
+        let cpus = format!("{:.2}", row.cpu / report.duration);
+        (row.statement.clone(), vec![row.digest.clone(), share, cpus, row.samples.to_string()])
+    };
+    let statements = |title: &str, of: &[StatementCpuReport]| {
+        let rows = of.iter().take(HTML_STATEMENTS).map(statement);
+        html! {
+            h2 { (title) }
+            p.soft { "From samples of the CPU time, with values replaced. Errors are those of 95 % confidence." }
+            (table(&["statement", "digest", "share", "CPUs", "seen"], rows))
+            (more(of.len().saturating_sub(HTML_STATEMENTS)))
+        }
+    };
     html! {
         h2 { "CPUs busy, over time" }
         (timeline("cpu", &over_time, report, "CPUs busy"))
@@ -220,6 +301,12 @@ fn page_part(cpu: &CpuReport, report: &Report) -> Markup {
             h2 { "Barriers and atomics" }
             p.soft { "Of the CPU time, sampled at the instruction or the one after it: " (line) }
             (table(&["instruction", "function", "share", "CPUs"], instructions.map(instruction)))
+        }
+        @if !cpu.statements.is_empty() {
+            (statements("Statements that use CPU time", &cpu.statements))
+        }
+        @if !cpu.ordering_statements.is_empty() {
+            (statements("Statements that execute barriers and atomics", &cpu.ordering_statements))
         }
     }
 }

@@ -9,6 +9,7 @@ use foldhash::{HashMap, HashMapExt};
 use parking_lot::Mutex;
 
 use super::holders::is_contended;
+use super::keys::MapKey;
 use super::looks::{InTurn, Look, Waiting};
 use super::stacks::Reader;
 use super::texts::{Sample, Shown, Texts};
@@ -35,7 +36,7 @@ pub(super) const SEPARATOR: char = ';';
 
 /// The call stacks of one server's waiting threads: the names of functions, the outermost first, separated by
 /// [`SEPARATOR`].
-pub(super) struct SeenCallStacks(Mutex<Texts>);
+pub(super) struct SeenCallStacks(Mutex<Texts<MapKey>>);
 
 impl Default for SeenCallStacks {
     fn default() -> SeenCallStacks {
@@ -45,7 +46,7 @@ impl Default for SeenCallStacks {
 
 impl SeenCallStacks {
     /// Returns how often each call stack was seen for each latch.
-    pub fn samples(&self) -> Vec<Sample> {
+    pub fn samples(&self) -> Vec<Sample<MapKey>> {
         self.0.lock().all()
     }
 }

@@ -55,6 +55,9 @@ pub(super) use stacks::unwind::ADDRESS_BITS;
 pub(crate) use statements::digest_text;
 pub use statements::{find as find_statements, NotRead, StatementDetail};
 pub(super) use statements::{Executes, StatementReader};
+pub(super) use texts::{Sample, Texts};
+#[cfg(test)]
+pub(super) use texts::{Shown, Text};
 pub use waiting::{Counted, WaitedFor};
 
 use std::mem::MaybeUninit;
@@ -148,6 +151,11 @@ impl Latches {
     /// Returns what is shown of statements.
     pub(super) fn shown_statements(&self) -> StatementDetail {
         self.statements
+    }
+
+    /// Returns the statements of waiting threads; `None` if none are read.
+    pub(super) fn seen_statements(&self) -> Option<&SeenStatements> {
+        self.probe.statements.as_deref()
     }
 
     pub(super) fn maps(&self) -> Arc<Maps> {

@@ -145,7 +145,7 @@ fn sorted(mut parts: Vec<StatementShare>) -> Vec<StatementShare> {
 }
 
 /// Returns half the width of the 95 % interval of a share (Agresti and Coull's, which is right for few samples too).
-fn error(samples: u64, all: u64) -> f64 {
+pub(in crate::measure) fn error(samples: u64, all: u64) -> f64 {
     let all = all as f64 + NORMAL_95 * NORMAL_95;
     let share = (samples as f64 + NORMAL_95 * NORMAL_95 / 2.0) / all;
     NORMAL_95 * (share * (1.0 - share) / all).sqrt()

@@ -48,9 +48,9 @@ pub(super) struct Tally<'a> {
     /// The parts of the machine between which handoffs are counted; `None` if they are not.
     pub topology: Option<&'a Topology>,
     /// What waiting threads were seen to execute.
-    pub statements: &'a [Sample],
+    pub statements: &'a [Sample<MapKey>],
     /// Through which calls waiting threads were seen to have come.
-    pub call_stacks: &'a [Sample],
+    pub call_stacks: &'a [Sample<MapKey>],
 }
 
 /// A key of a map in comparable form.
@@ -245,7 +245,7 @@ impl Tally<'_> {
         forget_others(ledger, self.statements);
         let rows = self.statements.iter().filter_map(|sample| {
             let (name, mode) = self.waited_for(named, sample)?;
-            let (digest, statement) = statement_of(sample);
+            let (digest, statement) = sample.statement();
             let id = (name.event.clone(), mode, digest.clone(), statement.clone());
             let row = StatementWaits {
                 latch: name.event.clone(),
@@ -254,7 +254,7 @@ impl Tally<'_> {
                 statement,
                 samples: sample.samples,
             };
-            Some(ledger.shares((sample.latch, sample.shown), id, row))
+            Some(ledger.shares((sample.doing, sample.shown), id, row))
         });
         let mut statements: Vec<StatementWaits> = merged(rows.flatten()).into_values().collect();
         statements.sort_by(|a, b| b.samples.cmp(&a.samples).then_with(|| a.place().cmp(&b.place())));
@@ -273,7 +273,7 @@ impl Tally<'_> {
             let calls = calls_of(sample);
             let id = (name.event.clone(), mode, calls.clone());
             let row = StackWaits { latch: name.event.clone(), mode: Some(mode), calls, samples: sample.samples };
-            Some(ledger.shares((sample.latch, sample.shown), id, row))
+            Some(ledger.shares((sample.doing, sample.shown), id, row))
         });
         let mut stacks: Vec<StackWaits> = merged(rows.flatten()).into_values().collect();
         stacks.sort_by(|a, b| b.samples.cmp(&a.samples).then_with(|| a.place().cmp(&b.place())));
@@ -281,37 +281,30 @@ impl Tally<'_> {
     }
 
     /// Returns the name and the mode of the latch for which a thread was seen to wait.
-    fn waited_for<'n>(&self, named: &'n HashMap<MapKey, LatchName>, sample: &Sample) -> Option<(&'n LatchName, Mode)> {
-        let key = latch_key(&sample.latch);
+    fn waited_for<'n>(
+        &self,
+        named: &'n HashMap<MapKey, LatchName>,
+        sample: &Sample<MapKey>,
+    ) -> Option<(&'n LatchName, Mode)> {
+        let key = latch_key(&sample.doing);
         let name = self.contended(named, &key)?;
         Some((name, mode_of(name, key.mode)))
     }
 }
 
 /// Forgets the names of all samples but these.
-fn forget_others<N, T>(ledger: &mut Ledger<(MapKey, Shown), N, T>, samples: &[Sample]) {
-    let there: HashSet<(MapKey, Shown)> = samples.iter().map(|sample| (sample.latch, sample.shown)).collect();
+fn forget_others<N, T>(ledger: &mut Ledger<(MapKey, Shown), N, T>, samples: &[Sample<MapKey>]) {
+    let there: HashSet<(MapKey, Shown)> = samples.iter().map(|sample| (sample.doing, sample.shown)).collect();
     ledger.retain(|key| there.contains(key));
 }
 
 /// Returns the calls through which a thread came to wait.
-fn calls_of(sample: &Sample) -> String {
+fn calls_of(sample: &Sample<MapKey>) -> String {
     match (&sample.text, sample.shown) {
         (Some(text), _) => text.shown.clone(),
         (None, Shown::Other | Shown::Text(_)) => StackWaits::OTHER.to_owned(),
         (None, Shown::Nothing | Shown::Unread) => StackWaits::UNREAD.to_owned(),
     }
-}
-
-/// Returns the digest and the text of what a thread executed.
-fn statement_of(sample: &Sample) -> (String, String) {
-    let text = match (&sample.text, sample.shown) {
-        (Some(text), _) => return (text.hash.clone(), text.shown.clone()),
-        (None, Shown::Nothing) => StatementWaits::NOTHING,
-        (None, Shown::Unread) => StatementWaits::UNREAD,
-        (None, Shown::Other | Shown::Text(_)) => StatementWaits::OTHER,
-    };
-    (String::new(), text.to_owned())
 }
 
 /// Returns the mode under which waits for a latch of this name appear.
@@ -457,7 +450,7 @@ mod tests {
         let sample = |latch: &types::latch_key, shown, samples| {
             let text = matches!(shown, Shown::Text(_))
                 .then(|| std::sync::Arc::new(Text { hash: "d1".to_owned(), shown: "COMMIT".to_owned() }));
-            Sample { latch: key_of(latch), shown, text, samples }
+            Sample { doing: key_of(latch), shown, text, samples }
         };
         let (trx, done) = (latch(TRX, MUTEX), latch(DONE, REACQUIRE));
         let statements = [

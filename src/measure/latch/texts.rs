@@ -1,12 +1,13 @@
-//! Counts with which texts threads were seen that waited for a latch, in bounded memory: what they executed, and
-//! through which calls they came to wait.
+//! Counts with which texts threads were seen that did something, such as to wait for one latch, in bounded memory: what
+//! they executed, and through which calls they came to wait.
 
 use std::collections::{HashMap, HashSet};
+use std::hash::Hash;
 use std::sync::Arc;
 
 use sha2::{Digest as _, Sha256};
 
-use super::keys::MapKey;
+use super::figures::StatementWaits;
 
 /// The most texts that are counted. A server can have more; samples of the others count as [`Shown::Other`].
 const MOST_TEXTS: usize = 200;
@@ -17,9 +18,9 @@ const MOST_COUNTERS: usize = 8192;
 /// After this many samples, the weight of those before is halved: what was heavy once gives way to what is now.
 const HALF_LIFE: u64 = 20_000;
 
-/// With what a thread was seen that waited.
+/// With what a thread was seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(in crate::measure::latch) enum Shown {
+pub(in crate::measure) enum Shown {
     /// A text, by its number, which no other text gets.
     Text(u64),
     /// One of those for which there is no room.
@@ -32,31 +33,32 @@ pub(in crate::measure::latch) enum Shown {
 
 /// A text, as it may be shown.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::measure::latch) struct Text {
+pub(in crate::measure) struct Text {
     /// The hash of the whole text, in hexadecimal digits.
     pub hash: String,
     /// What may be shown of it.
     pub shown: String,
 }
 
-/// How often threads were seen that waited for a latch with a text.
+/// How often threads were seen that did something, with a text.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::measure::latch) struct Sample {
-    pub latch: MapKey,
+pub(in crate::measure) struct Sample<D> {
+    /// What they did.
+    pub doing: D,
     pub shown: Shown,
     /// Which text it is, if it is one.
     pub text: Option<Arc<Text>>,
     pub samples: u64,
 }
 
-/// What was counted so far.
-pub(in crate::measure::latch) struct Texts {
+/// What was counted so far of threads that did something.
+pub(in crate::measure) struct Texts<D> {
     /// By the whole text.
     numbers: HashMap<String, Number>,
     /// The numbers of those that were displaced.
     displaced: HashMap<String, u64>,
     texts: HashMap<u64, Arc<Text>>,
-    samples: HashMap<(MapKey, Shown), u64>,
+    samples: HashMap<(D, Shown), u64>,
     last_number: u64,
     /// The number of samples since weights were last halved.
     since_halved: u64,
@@ -74,10 +76,24 @@ struct Number {
     weight: f64,
 }
 
-impl Texts {
+impl<D> Sample<D> {
+    /// Returns the digest and the text of what the threads executed, where texts are statements. What is no single
+    /// statement has no digest.
+    pub fn statement(&self) -> (String, String) {
+        let text = match (&self.text, self.shown) {
+            (Some(text), _) => return (text.hash.clone(), text.shown.clone()),
+            (None, Shown::Nothing) => StatementWaits::NOTHING,
+            (None, Shown::Unread) => StatementWaits::UNREAD,
+            (None, Shown::Other | Shown::Text(_)) => StatementWaits::OTHER,
+        };
+        (String::new(), text.to_owned())
+    }
+}
+
+impl<D: Copy + Eq + Hash> Texts<D> {
     /// Creates one that has counted nothing, and keeps the counts of so many displaced texts. `show` returns what may
     /// be shown of a text.
-    pub fn new(most_displaced: usize, show: fn(&str) -> String) -> Texts {
+    pub fn new(most_displaced: usize, show: fn(&str) -> String) -> Texts<D> {
         Texts {
             numbers: HashMap::new(),
             displaced: HashMap::new(),
@@ -112,26 +128,26 @@ impl Texts {
         self.last_number
     }
 
-    /// Adds `weight` samples of threads that waited for a latch. Without room for a text, they are of another one.
-    /// Without room for a latch they are left out: a program that only claims to be a server could show ever new ones.
-    pub fn count(&mut self, latch: MapKey, shown: Shown, weight: u64) {
-        let has_room = |(most, shown)| self.samples.len() < most || self.samples.contains_key(&(latch, shown));
+    /// Adds `weight` samples of threads that did something. Without room for a text, they are of another one. Without
+    /// room for what they did they are left out: a program that only claims to be a server could show ever new latches.
+    pub fn count(&mut self, doing: D, shown: Shown, weight: u64) {
+        let has_room = |(most, shown)| self.samples.len() < most || self.samples.contains_key(&(doing, shown));
         let counters = [(MOST_COUNTERS, shown), (2 * MOST_COUNTERS, Shown::Other)];
         if let Some((_, shown)) = counters.into_iter().find(|counter| has_room(*counter)) {
-            *self.samples.entry((latch, shown)).or_default() += weight;
+            *self.samples.entry((doing, shown)).or_default() += weight;
         }
     }
 
     /// Returns what was counted.
-    pub fn all(&self) -> Vec<Sample> {
+    pub fn all(&self) -> Vec<Sample<D>> {
         let text = |shown| match shown {
             Shown::Text(number) => self.texts.get(&number).cloned(),
             Shown::Other | Shown::Nothing | Shown::Unread => None,
         };
         self.samples
             .iter()
-            .map(|((latch, shown), samples)| Sample {
-                latch: *latch,
+            .map(|((doing, shown), samples)| Sample {
+                doing: *doing,
                 shown: *shown,
                 text: text(*shown),
                 samples: *samples,
@@ -176,9 +192,9 @@ impl Texts {
         self.displaced.retain(|_, number| !light.contains(number));
         self.texts.retain(|number, _| !light.contains(number));
         let is_light = |shown: Shown| matches!(shown, Shown::Text(number) if light.contains(&number));
-        for ((latch, shown), samples) in std::mem::take(&mut self.samples) {
+        for ((doing, shown), samples) in std::mem::take(&mut self.samples) {
             let shown = if is_light(shown) { Shown::Other } else { shown };
-            *self.samples.entry((latch, shown)).or_default() += samples;
+            *self.samples.entry((doing, shown)).or_default() += samples;
         }
     }
 }
@@ -186,14 +202,15 @@ impl Texts {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::measure::latch::keys::MapKey;
 
     const LATCH: MapKey = [7; size_of::<MapKey>()];
 
-    fn samples(texts: &Texts) -> u64 {
+    fn samples(texts: &Texts<MapKey>) -> u64 {
         texts.all().iter().map(|sample| sample.samples).sum()
     }
 
-    fn see(texts: &mut Texts, text: &str, weight: u64) -> Shown {
+    fn see(texts: &mut Texts<MapKey>, text: &str, weight: u64) -> Shown {
         let shown = texts.seen(text, weight);
         texts.count(LATCH, shown, weight);
         shown
@@ -209,7 +226,7 @@ mod tests {
         all.sort_by_key(|sample| sample.shown);
         // sha256sum of the text
         let text = Text { hash: "66cbb3a40d4bbd15".to_owned(), shown: "SELECT ?".to_owned() };
-        let sample = |shown, text, samples| Sample { latch: LATCH, shown, text, samples };
+        let sample = |shown, text, samples| Sample { doing: LATCH, shown, text, samples };
         assert_eq!(all, [sample(one, Some(Arc::new(text)), 5), sample(Shown::Nothing, None, 2)]);
     }
 
@@ -236,7 +253,8 @@ mod tests {
         assert_eq!(samples(&texts), sum);
         assert!(texts.numbers.len() <= MOST_TEXTS && texts.displaced.len() <= 1000);
         assert_eq!(texts.texts.len(), texts.numbers.len() + texts.displaced.len());
-        let is_heavy = |sample: &Sample| sample.text.as_ref().is_some_and(|text| text.shown.starts_with("UPDATE"));
+        let is_heavy =
+            |sample: &Sample<MapKey>| sample.text.as_ref().is_some_and(|text| text.shown.starts_with("UPDATE"));
         let heavy: u64 = texts.all().into_iter().filter(is_heavy).map(|sample| sample.samples).sum();
         assert!(heavy >= 19_000, "{heavy} of 20000");
     }

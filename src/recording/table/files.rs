@@ -50,6 +50,8 @@ pub struct Tables {
     pub waits: PathBuf,
     /// Which statements were seen to wait for each latch in each second.
     pub statements: PathBuf,
+    /// Which statements were seen to use CPU time in each second.
+    pub cpu_statements: PathBuf,
     /// Through which calls threads were seen to have come to wait for each latch in each second.
     pub call_stacks: PathBuf,
     /// What the holders of each latch did in each second.
@@ -70,15 +72,16 @@ impl Tables {
         let host = format!("host={}", as_name(&recording.start.host.name));
         let name = format!("{}-{}.parquet", as_name(stem), began.strftime("%H%M%S"));
         let path = |table: &str| folder.join(table).join(&day).join(&host).join(&name);
-        let [waits, statements, call_stacks, holders, seconds] =
-            ["waits", "statements", "call_stacks", "holders", "seconds"].map(path);
-        let tables = Tables { waits, statements, call_stacks, holders, seconds };
+        let [waits, statements, cpu_statements, call_stacks, holders, seconds] =
+            ["waits", "statements", "cpu_statements", "call_stacks", "holders", "seconds"].map(path);
+        let tables = Tables { waits, statements, cpu_statements, call_stacks, holders, seconds };
         let exists = |path: &&PathBuf| !force && path.exists();
         if let Some(path) = tables.paths().into_iter().find(exists) {
             return Err(ExportError::Exists(path.clone()));
         }
         write(&tables.waits, &super::waits(recording)[..])?;
         write(&tables.statements, &super::statements(recording)[..])?;
+        write(&tables.cpu_statements, &super::cpu_statements(recording)[..])?;
         write(&tables.call_stacks, &super::call_stacks(recording)[..])?;
         write(&tables.holders, &super::holders(recording)[..])?;
         write(&tables.seconds, &super::each_second(recording)[..])?;
@@ -86,8 +89,8 @@ impl Tables {
     }
 
     /// Returns the paths of all tables.
-    pub fn paths(&self) -> [&PathBuf; 5] {
-        [&self.waits, &self.statements, &self.call_stacks, &self.holders, &self.seconds]
+    pub fn paths(&self) -> [&PathBuf; 6] {
+        [&self.waits, &self.statements, &self.cpu_statements, &self.call_stacks, &self.holders, &self.seconds]
     }
 }
 

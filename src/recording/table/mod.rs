@@ -15,6 +15,7 @@ pub use self::pprof::pprof;
 pub use self::trace::trace;
 use super::rows::DeltaOf;
 use super::{Delta, Recorded, Recording, Start};
+use crate::measure::cpu::StatementCpu;
 use crate::measure::holder::BlockedBy;
 use crate::measure::latch::{LatchWaits, StackWaits, StatementWaits};
 use crate::metrics::seconds;
@@ -55,6 +56,21 @@ pub struct StatementRow {
     pub statement: String,
     /// The number of times that a thread was seen.
     pub samples: i64,
+}
+
+/// How often threads were seen in one second that ran and executed a statement.
+#[derive(Clone, Debug, PartialEq, Serialize, ParquetRecordWriter)]
+pub struct StatementCpuRow {
+    /// The end of the second, in milliseconds since 1970, UTC.
+    pub time_ms: i64,
+    /// The hash of the statement; `None` for what stands in place of a statement.
+    pub digest: Option<String>,
+    /// The statement without its values, or what stands in place of one.
+    pub statement: String,
+    /// The number of times that a thread was seen. Its share of all is the statement's share of the CPU time.
+    pub samples: i64,
+    /// The number of times that it was at an instruction that orders memory.
+    pub ordering_samples: i64,
 }
 
 /// How often threads were seen in one second that came to wait for a latch through the same calls.
@@ -150,6 +166,21 @@ pub fn statements(recording: &Recording) -> Vec<StatementRow> {
             digest: (!key.digest.is_empty()).then(|| key.digest.clone()),
             statement: key.statement.clone(),
             samples: delta.counts[0],
+        }
+    })
+}
+
+/// Returns a row for each statement and second in which threads were seen that ran.
+pub fn cpu_statements(recording: &Recording) -> Vec<StatementCpuRow> {
+    let keys = StatementCpu::keys(&recording.rows);
+    each_delta::<StatementCpu, _>(recording, |at_ns, delta| {
+        let key = &keys[delta.row];
+        StatementCpuRow {
+            time_ms: time_ms(&recording.start, at_ns),
+            digest: (!key.digest.is_empty()).then(|| key.digest.clone()),
+            statement: key.statement.clone(),
+            samples: delta.counts[0],
+            ordering_samples: delta.counts[1],
         }
     })
 }

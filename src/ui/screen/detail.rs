@@ -4,6 +4,7 @@ use ratatui::style::{Modifier, Style};
 use ratatui::text::Line;
 
 use super::{LatchId, Screen};
+use crate::measure::cpu::CpuShare;
 use crate::measure::holder::{BlockedBy, HolderState};
 use crate::measure::latch::{error_ns, shares, CallsiteWaits, Handoffs, LatchWaits};
 use crate::measure::Snapshot;
@@ -21,6 +22,7 @@ const LEAST_BARS: usize = 4;
 const CALLSITES: (usize, usize) = (2, 9);
 /// The most statements shown.
 const STATEMENTS: usize = 4;
+const CPU_STATEMENTS: usize = 3;
 /// The fewest lines below a watch's result in which the histogram and call sites are worth showing.
 const LEAST_BELOW: usize = 8;
 /// The most parts of the machine that a matrix has room for. With more, the pairs with the most handoffs are listed.
@@ -243,13 +245,32 @@ fn statements(now: &Snapshot, latch: &LatchWaits, width: usize, most: usize) -> 
         return Vec::new();
     }
     let line = |part: &shares::StatementShare| {
-        let share = format::share(part.share, part.error);
-        let name = if part.statement.contains(' ') { "" } else { part.digest };
-        let text = format!("{} {name}", part.statement);
-        format!("{share:>8} {}", cut_middle(text.trim_end(), width.saturating_sub(9)))
+        statement_line(&format::share(part.share, part.error), (part.digest, part.statement), width)
     };
     let title = [String::new(), "statements, since attach".to_owned()];
     title.into_iter().chain(parts.iter().take(most).map(line)).collect()
+}
+
+/// Returns the statements that used CPU time since attach, if any were seen.
+pub(super) fn cpu_statements(now: &Snapshot, width: usize) -> Vec<String> {
+    let parts = CpuShare::of_all(&now.cpu.statements);
+    if parts.is_empty() {
+        return Vec::new();
+    }
+    let line = |part: &CpuShare| {
+        let statement = (&*part.statement.digest, &*part.statement.statement);
+        statement_line(&format::share(part.share, part.error), statement, width)
+    };
+    let title = ["statements, since attach".to_owned()];
+    title.into_iter().chain(parts.iter().take(CPU_STATEMENTS).map(line)).collect()
+}
+
+/// Returns a line about a statement, given as its digest and its text. The digest says which it is where the text is
+/// its first word.
+fn statement_line(share: &str, (digest, statement): (&str, &str), width: usize) -> String {
+    let name = if statement.contains(' ') { "" } else { digest };
+    let text = format!("{statement} {name}");
+    format!("{share:>8} {}", cut_middle(text.trim_end(), width.saturating_sub(9)))
 }
 
 /// Formats the share of spins that ended with the latch: `75%`. Returns `None` if no wait began with spinning.

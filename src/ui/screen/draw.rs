@@ -8,6 +8,7 @@ use ratatui::text::{Line, Span, Text};
 use ratatui::widgets::{Paragraph, Row, Table};
 use ratatui::Frame;
 
+use super::detail::cpu_statements;
 use super::views::View;
 use super::Screen;
 use crate::present::format;
@@ -146,7 +147,11 @@ impl Screen {
             View::Latches => [crate::ui::lines::reacquires(&interval.top_reacquires(), area.width), None],
             View::Callsites | View::Pages | View::Probes => [None, None],
         };
-        let lines: Vec<Line> = lines.into_iter().flatten().map(Line::from).collect();
+        let statements = match self.view {
+            View::Cpu => cpu_statements(&self.now, area.width.into()),
+            _ => Vec::new(),
+        };
+        let lines: Vec<Line> = lines.into_iter().flatten().chain(statements).map(Line::from).collect();
         let heights = [Constraint::Length(lines.len() as u16), Constraint::Fill(1)];
         let [lines_area, rest] = Layout::vertical(heights).areas(area);
         frame.render_widget(Paragraph::new(lines), lines_area);

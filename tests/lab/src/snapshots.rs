@@ -294,6 +294,11 @@ pub fn call_stack(latch: &str, mode: Mode, calls: &str, samples: u64) -> StackWa
     StackWaits { latch: latch.to_owned(), mode: Some(mode), calls: calls.to_owned(), samples }
 }
 
+fn cpu_statement(statement: &str, samples: u64) -> StatementCpu {
+    let row = self::statement("", Mode::None, statement, samples);
+    StatementCpu { digest: row.digest, statement: row.statement, samples, ordering_samples: samples / 20 }
+}
+
 fn busy_cpu(n: u64) -> cpu::Figures {
     cpu::Figures {
         time: vec![
@@ -308,6 +313,12 @@ fn busy_cpu(n: u64) -> cpu::Figures {
             function: "mutex_enter_inline".to_string(),
             ns: 50_000_000 * n,
         }],
+        statements: vec![
+            cpu_statement("UPDATE sbtest1 SET k = k + ? WHERE id = ?", 40 * n),
+            cpu_statement("INSERT INTO sbtest1 (id, k, c, pad) VALUES (...)", 15 * n),
+            cpu_statement(StatementWaits::NOTHING, 25 * n),
+            cpu_statement("SELECT c FROM sbtest1 WHERE id = ?", 20 * n),
+        ],
         getcpu_calls: Some(1_000 * n),
     }
 }

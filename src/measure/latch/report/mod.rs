@@ -9,6 +9,7 @@ mod text;
 pub use call_stacks::CallStackReport;
 pub(crate) use call_stacks::{towers, Tower};
 pub use handoffs::HandoffsReport;
+pub(in crate::measure) use text::write_statement;
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Formatter};

@@ -153,23 +153,27 @@ fn call_stacks(f: &mut Formatter, stacks: &[CallStackReport], duration: f64) -> 
 
 fn one_per_line(f: &mut Formatter, all: &[StatementReport], most: usize, duration: f64) -> fmt::Result {
     for part in all.iter().take(most) {
-        let wait = format::nanoseconds(part.wait / duration * 1e9);
-        let (share, statement) = (share_of(part), cut_middle(&part.statement, STATEMENT));
-        writeln!(f, "  {wait:>8}/s  {share:>10}  {:>7} seen  {}{statement}", part.samples, digest_before(part))?;
+        let statement = (&*part.digest, &*part.statement);
+        write_statement(f, part.wait / duration, &share_of(part), part.samples, statement)?;
     }
     Ok(())
+}
+
+/// Writes a line about a statement, given as its digest and its text: the seconds that are its part of each second, its
+/// share of all, and how often it was seen.
+pub(in crate::measure) fn write_statement(
+    f: &mut Formatter,
+    seconds: f64,
+    share: &str,
+    samples: u64,
+    (digest, statement): (&str, &str),
+) -> fmt::Result {
+    let (time, statement) = (format::nanoseconds(seconds * 1e9), cut_middle(statement, STATEMENT));
+    let space = if digest.is_empty() { "" } else { " " };
+    writeln!(f, "  {time:>8}/s  {share:>10}  {samples:>7} seen  {digest}{space}{statement}")
 }
 
 /// Returns a share with its error in percentage points: `45±3%`.
 pub(super) fn share_of(part: &StatementReport) -> String {
     format::share(part.share, part.share_error)
-}
-
-/// Returns the digest and a space, if a statement has one.
-fn digest_before(part: &StatementReport) -> String {
-    if part.digest.is_empty() {
-        String::new()
-    } else {
-        format!("{} ", part.digest)
-    }
 }

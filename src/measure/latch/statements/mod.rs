@@ -1,4 +1,5 @@
-//! Shows which statements threads execute while they wait for latches.
+//! Shows which statements threads execute while they wait for latches. Samples of CPU time use the same to show which
+//! they execute while they run.
 //!
 //! Statements are not probed. Each look at the threads shows which of them wait; the statements of these are read from
 //! the server's memory, and values are replaced as soon as a text is read. So a latch's wait time can be divided by the
@@ -12,10 +13,11 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-pub(in crate::measure) use self::reader::{Executes, StatementReader};
+pub(in crate::measure) use self::reader::{Executes, Place, StatementReader};
 use super::holders::is_contended;
+use super::keys::MapKey;
 use super::looks::{InTurn, Look, Waiting};
-use super::texts::{Sample, Shown, Texts};
+use super::texts::{Sample, Texts};
 use crate::attach::stacks_are_shown;
 use crate::discovery::{statement, NoStatements, StatementAt};
 use crate::server::{Memory, Target};
@@ -81,21 +83,33 @@ pub fn find(target: &Target) -> Result<StatementAt, NotRead> {
 }
 
 /// The statements of one server's waiting threads.
-pub(super) struct SeenStatements {
+pub(in crate::measure) struct SeenStatements {
     at: StatementAt,
-    texts: Mutex<Texts>,
+    show: fn(&str) -> String,
+    texts: Mutex<Texts<MapKey>>,
 }
 
 impl SeenStatements {
     /// Creates one that has seen nothing; `None` if none are wanted.
     pub fn new(target: &Target, wanted: StatementDetail) -> Option<Result<SeenStatements, NotRead>> {
         let show = wanted.show()?;
-        Some(find(target).map(|at| SeenStatements { at, texts: Mutex::new(Texts::new(MOST_DISPLACED, show)) }))
+        let texts = || Mutex::new(Texts::new(MOST_DISPLACED, show));
+        Some(find(target).map(|at| SeenStatements { at, show, texts: texts() }))
     }
 
     /// Returns how often each statement was seen for each latch.
-    pub fn samples(&self) -> Vec<Sample> {
+    pub fn samples(&self) -> Vec<Sample<MapKey>> {
         self.texts.lock().all()
+    }
+
+    /// Returns where the threads of a running server have their statements. `None` if its memory cannot be read.
+    pub fn place(&self, target: &Target) -> Option<Place> {
+        Place::new(target, self.at)
+    }
+
+    /// Returns what counts the statements of threads that run, and has counted nothing.
+    pub fn of_running(&self) -> Texts<bool> {
+        Texts::new(MOST_DISPLACED, self.show)
     }
 }
 
@@ -123,12 +137,7 @@ impl StatementSampler {
             self.reader.read(&waiting.iter().map(|waiting| pointer_of(waiting.thread)).collect::<Vec<u64>>());
         let mut texts = self.seen.texts.lock();
         for (waiting, executes) in waiting.iter().zip(executes) {
-            let shown = match executes {
-                Executes::Statement(text) => texts.seen(&text, waiting.weight),
-                Executes::Nothing => Shown::Nothing,
-                Executes::Unread => Shown::Unread,
-            };
-            texts.count(waiting.latch, shown, waiting.weight);
+            executes.add_to(&mut texts, waiting.latch, waiting.weight);
         }
     }
 }

@@ -1,8 +1,11 @@
 //! Reads the statements that threads execute from the server's memory.
 
+use std::hash::Hash;
+
 use super::digest::digest_text;
 use crate::analysis::ThreadOffset;
 use crate::discovery::StatementAt;
+use crate::measure::latch::texts::{Shown, Texts};
 use crate::server::{Memory, Target};
 
 /// How much of a statement is read, in bytes.
@@ -22,13 +25,47 @@ pub(in crate::measure) enum Executes {
     Unread,
 }
 
+impl Executes {
+    /// Returns what a text is that was read, the beginning of a longer one if it `is_cut`.
+    pub fn of(text: &[u8], is_cut: bool) -> Executes {
+        digest_text(text, is_cut).map_or(Executes::Unread, Executes::Statement)
+    }
+
+    /// Counts `weight` samples of threads that did something and executed this.
+    pub fn add_to<D: Copy + Eq + Hash>(&self, texts: &mut Texts<D>, doing: D, weight: u64) {
+        let shown = match self {
+            Executes::Statement(text) => texts.seen(text, weight),
+            Executes::Nothing => Shown::Nothing,
+            Executes::Unread => Shown::Unread,
+        };
+        texts.count(doing, shown, weight);
+    }
+}
+
+/// Where the threads of a running server have their statements.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::measure) struct Place {
+    /// The distance of the pointer to the session from the thread pointer.
+    pub session: i64,
+    /// The offset in the session of the text's address, which its length follows.
+    pub text: u64,
+}
+
+impl Place {
+    /// Returns the place for a program that has statements there. `None` if the server's memory cannot be read.
+    pub(super) fn new(target: &Target, at: StatementAt) -> Option<Place> {
+        let session = match at.session {
+            ThreadOffset::Fixed(distance) => distance,
+            ThreadOffset::InSlot(slot) => Memory::new(target.pid).u64(slot.wrapping_add(target.bias))? as i64,
+        };
+        Some(Place { session, text: at.text })
+    }
+}
+
 /// Reads the statements of one server's threads. Values in them do not leave this module.
 pub(in crate::measure) struct StatementReader {
     memory: Memory,
-    /// The distance of the pointer to the session from the thread pointer.
-    session: i64,
-    /// The offset of the text in the session.
-    text: u64,
+    place: Place,
     // Memory that is used again in each look.
     copies: Vec<u8>,
 }
@@ -39,12 +76,7 @@ type Text = (u64, u64);
 impl StatementReader {
     /// Creates one for a server whose program has statements there. `None` if the server's memory cannot be read.
     pub fn new(target: &Target, at: StatementAt) -> Option<StatementReader> {
-        let memory = Memory::new(target.pid);
-        let session = match at.session {
-            ThreadOffset::Fixed(distance) => distance,
-            ThreadOffset::InSlot(slot) => memory.u64(slot.wrapping_add(target.bias))? as i64,
-        };
-        Some(StatementReader { memory, session, text: at.text, copies: Vec::new() })
+        Some(StatementReader { memory: Memory::new(target.pid), place: Place::new(target, at)?, copies: Vec::new() })
     }
 
     /// Returns what the threads with these thread pointers execute, which has to be the same all the while.
@@ -56,7 +88,7 @@ impl StatementReader {
     /// Returns the address of the session that each thread with one of these thread pointers has, or 0 if it has none;
     /// `None` if that cannot be read.
     pub fn sessions(&self, threads: &[u64]) -> Vec<Option<u64>> {
-        let at: Vec<u64> = threads.iter().map(|thread| thread.wrapping_add_signed(self.session)).collect();
+        let at: Vec<u64> = threads.iter().map(|thread| thread.wrapping_add_signed(self.place.session)).collect();
         self.memory.read_many(&at).into_iter().map(|bytes| bytes.map(u64::from_le_bytes)).collect()
     }
 
@@ -70,7 +102,8 @@ impl StatementReader {
             })
             .collect();
         let open = sessions.into_iter().enumerate().filter_map(|(n, session)| Some((n, session.filter(|s| *s != 0)?)));
-        let (open, at): (Vec<usize>, Vec<u64>) = open.map(|(n, session)| (n, session.wrapping_add(self.text))).unzip();
+        let (open, at): (Vec<usize>, Vec<u64>) =
+            open.map(|(n, session)| (n, session.wrapping_add(self.place.text))).unzip();
         let texts = self.texts(&at);
         for (n, text) in open.iter().zip(&texts) {
             if matches!(text, Some((0, _) | (_, 0))) {
@@ -134,7 +167,8 @@ mod tests {
         let threads: Vec<[u64; 3]> = sessions.iter().map(|session| [*session, 8, 9]).collect();
         let pointers: Vec<u64> = threads.iter().map(|thread| std::ptr::from_ref(&thread[2]) as u64).collect();
         let memory = Memory::new(std::process::id() as i32);
-        StatementReader { memory, session: SESSION, text: TEXT, copies: Vec::new() }.read(&pointers)
+        let place = Place { session: SESSION, text: TEXT };
+        StatementReader { memory, place, copies: Vec::new() }.read(&pointers)
     }
 
     fn at<T>(of: &T) -> u64 {

@@ -138,13 +138,15 @@ SLOW := scenario::every_load_runs_on_every_server truth::mysql_8_0_33_waits_agre
 	programs::programs_on_mariadb_are_quick \
 	statements::statements_agree_with_performance_schema_with_a_larger_budget \
 	statements::cpu_time_of_statements_of_mariadb_is_plausible \
+	statements::cpu_time_of_statements_of_mysql_8_0_33_agrees_with_performance_schema \
 	statements::statements_of_mysql_agree_with_performance_schema watch::a_hot_latch_of_mariadb_is_watched
 
 test-all: ## all of it on every server, those too that take long to fetch, and every load on each
 	$(MAKE) test ARMTRACE_ALL_SERVERS=1
 	$(MAKE) live ARMTRACE_ALL_SERVERS=1 ARGS='--nocapture --ignored --exact $(SLOW)'
 	packaging/dist --tests aarch64
-	tests/vm/live arm64 6.12 --server mysql-8.0 --ignored truth::mysql_8_0_33 locks::mysql_8_0_33
+	tests/vm/live arm64 6.12 --server mysql-8.0 --ignored truth::mysql_8_0_33 locks::mysql_8_0_33 \
+		statements::cpu_time_of_statements_of_mysql_8_0_33
 
 bench: setup ## what attaching costs, beside other tools, as root: hours (ARGS=quick: half an hour; ARGS=--write: docs/explanation/benchmarks.md)
 	cargo bench --locked --bench overhead $(RUNNER) -- $(ARGS)

@@ -126,6 +126,10 @@ fn recordings_are_compared(guest: &Guest, server: Server, load: Load) -> Result<
     let (all, for_clients) = (stacks.len(), for_clients.count());
     println!("{all} call stacks in the guest, {for_clients} of them for clients");
     ensure!(for_clients >= 3, "{stacks:?}");
+    let on_cpu = b.cpu_statements();
+    let samples: u64 = on_cpu.iter().map(|row| row.samples).sum();
+    println!("{samples} samples of what threads execute that run in the guest: {on_cpu:?}");
+    ensure!(on_cpu.iter().filter(|row| row.statement.contains("sbtest")).count() >= 3, "no statements: {on_cpu:?}");
 
     let on_guest = fs::read_to_string(guest.share.path().join("arm.txt"))?;
     let [x86, arm] = [x86, arm].map(|file| file.display().to_string());

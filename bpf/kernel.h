@@ -87,7 +87,8 @@ struct pid {
 struct task_struct {
 	int pid;
 	int tgid;
-	int on_cpu;
+	/* A byte from Linux 7.2 on; only unsigned fields may differ in size. */
+	unsigned int on_cpu;
 	unsigned int __state;
 	struct pid *thread_pid;
 	struct sched_info sched_info;

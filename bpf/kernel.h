@@ -89,6 +89,7 @@ struct task_struct {
 	int tgid;
 	/* A byte from Linux 7.2 on; only unsigned fields may differ in size. */
 	unsigned int on_cpu;
+	unsigned int flags;
 	unsigned int __state;
 	struct pid *thread_pid;
 	struct sched_info sched_info;

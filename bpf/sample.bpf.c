@@ -76,11 +76,33 @@ struct {
 	__type(value, __u64);
 } spins SEC(".maps");
 
+/* A thread that exits, and one of the kernel's for io_uring, which has its creator's registers. */
+#define PF_EXITING   0x4
+#define PF_IO_WORKER 0x10
+
+/* Whether memory may be read while the thread is in the kernel. Some kernels check the copy there
+ * under a lock that the thread may have. */
+const volatile bool reads_in_kernel;
+
+/* Stands in place of an offset that is not known. */
+#define NOT_KNOWN ((__u64)-1)
+
 /* Where a thread has its statement: the distance of the pointer to its session from its pointer to
  * its own variables, and the offset in the session of the text's address, which its length follows.
  */
 const volatile __s64 session_at;
 const volatile __u64 text_at;
+
+/* The offset in a session of the address of its schema's name, which its length follows, and that
+ * of the address of its security context; -1 if it is not known.
+ */
+const volatile __u64 schema_at;
+const volatile __u64 context_at;
+
+/* The offset in a security context of the address of the user's name, and whether its length
+ * follows. */
+const volatile __u64 user_at;
+const volatile bool user_has_length;
 
 /* Statements are read in one of so many samples; 0: in none. */
 const volatile __u32 samples_per_statement;
@@ -159,13 +181,61 @@ static __always_inline void add_spin(void)
 		lose(error, SAMPLE_LOST_SPINS_FULL);
 }
 
-/* Reads what this thread executes. It is interrupted meanwhile, so nothing of it changes. Pages
- * that are not in memory are not fetched. */
+/* Reads a name, of which the address is in memory at this place, followed by its length if it
+ * `has_length`. Returns its length with its NUL; 0 if it is not certain to be a name as a whole. */
+static __always_inline __u32 read_name(__u64 at, bool has_length, __u8 *into)
+{
+	__u64 name[2];
+	long length;
+
+	if (bpf_probe_read_user(name, sizeof(name), (void *)at) || !name[0])
+		return 0;
+	length = bpf_probe_read_user_str(into, NAME_LONGEST, (void *)name[0]);
+	if (length < 2 || length >= NAME_LONGEST)
+		return 0;
+	if (has_length && (__u64)length != name[1] + 1)
+		return 0;
+	return length;
+}
+
+/* Reads for whom a session works. */
+static __always_inline void read_account(struct sampled_statement *next, __u64 session)
+{
+	__u64 context;
+
+	next->schema_length = 0;
+	next->user_length = 0;
+	if (schema_at != NOT_KNOWN)
+		next->schema_length = read_name(session + schema_at, true, next->schema);
+	if (context_at == NOT_KNOWN)
+		return;
+	if (bpf_probe_read_user(&context, sizeof(context), (void *)(session + context_at)) ||
+	    !context)
+		return;
+	next->user_length = read_name(context + user_at, user_has_length, next->user);
+}
+
+/* Returns whether a text of which this follows may go on. A thread can be interrupted after it has
+ * changed the address of its statement, and before the length. */
+static __always_inline bool goes_on(__u64 end)
+{
+	char next;
+
+	return bpf_probe_read_user(&next, sizeof(next), (void *)end) || (next && next != ';');
+}
+
+/* Reads what this thread executes. It is interrupted meanwhile. Pages that are not in memory are
+ * not fetched. */
 static __always_inline __u32 read_statement(struct sampled_statement *next)
 {
-	__u64 own = thread_pointer((void *)bpf_get_current_task());
+	struct task_struct *task = (void *)bpf_get_current_task();
+	__u64 own = thread_pointer(task);
 	__u64 session, text[2], part;
 
+	if (BPF_CORE_READ(task, flags) & (PF_EXITING | PF_IO_WORKER))
+		return SAMPLED_NOTHING;
+	if (is_in_kernel(next->address) && !reads_in_kernel)
+		return SAMPLED_UNREAD;
 	if (!own || bpf_probe_read_user(&session, sizeof(session), (void *)(own + session_at)))
 		return SAMPLED_UNREAD;
 	if (!session)
@@ -178,10 +248,12 @@ static __always_inline __u32 read_statement(struct sampled_statement *next)
 		return SAMPLED_UNREAD;
 	part = text[1];
 	next->length = part;
+	next->is_cut = part > sizeof(next->text) || goes_on(text[0] + part);
 	if (part > sizeof(next->text))
 		part = sizeof(next->text);
 	if (bpf_probe_read_user(next->text, part, (void *)text[0]))
 		return SAMPLED_UNREAD;
+	read_account(next, session);
 	return SAMPLED_STATEMENT;
 }
 

@@ -41,6 +41,9 @@ enum sample_lost {
 #define STATEMENT_PREFIX  1024
 #define STATEMENT_LONGEST (1ULL << 30)
 
+/* The longest name of a user or a schema that is read, with a NUL at its end. */
+#define NAME_LONGEST 128
+
 /* What a thread executed that ran. */
 enum sampled_executes {
 	/* A thread of the server's own, or one between two statements. */
@@ -56,9 +59,18 @@ struct sampled_statement {
 	__u64 address;
 	/* enum sampled_executes */
 	__u32 executes;
-	/* The length of the statement, of which `text` has the beginning. */
+	/* The length of the statement, of which `text` has the beginning, and whether it may go on
+	 * after that: nothing that ends a statement follows. */
 	__u32 length;
+	__u32 is_cut;
+	__u32 unused;
 	__u8 text[STATEMENT_PREFIX];
+	/* For whom: names with a NUL at their end, and their lengths with it; 0 where none is
+	 * known. */
+	__u32 user_length;
+	__u32 schema_length;
+	__u8 user[NAME_LONGEST];
+	__u8 schema[NAME_LONGEST];
 };
 
 /* Puts the enums into the object's BTF, so that user space can read them there. */

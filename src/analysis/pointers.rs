@@ -201,6 +201,14 @@ impl Pointers {
         self.origins.get(&root).copied()
     }
 
+    /// Returns the addresses from which the function reads what may be an address.
+    pub fn reads(&self) -> impl Iterator<Item = Pointer> + '_ {
+        self.origins.values().filter_map(|origin| match origin {
+            Origin::Read { at } => Some(*at),
+            Origin::Returned { .. } => None,
+        })
+    }
+
     /// Returns the known writes of the function to memory other than its own stack.
     pub fn stores(&self) -> &[Store] {
         &self.stores

@@ -48,7 +48,9 @@ pub use pthread::{
     PsiPointer, Pthread, METADATA_LOCK, PRLOCK_TEXT,
 };
 pub use spin::{SpinRounds, Turns};
-pub use statement::{CONNECTION, CURRENT_SESSION, STATEMENT, STATEMENT_ADDRESS};
+pub use statement::{
+    CONNECTION, CONTEXT_USER, CURRENT_SESSION, SCHEMA, SECURITY_CONTEXT, STATEMENT, STATEMENT_ADDRESS, USER,
+};
 pub use sync0::{MARIADB_10_1, MARIADB_TEXT, MYSQL_5_6};
 pub use sync_array::{SyncCells, CELL_BYTES};
 pub use variables::{number_size, Table, FLAGS_BEFORE_NAME};

@@ -16,3 +16,19 @@ pub const STATEMENT_ADDRESS: &[Function] = &["thd_query_string"];
 
 /// Functions that take a session and return the ID of its connection, by which the server lists and ends it.
 pub const CONNECTION: &[Function] = &["thd_get_thread_id"];
+
+/// Functions that hand the name of the calling thread's schema to a function that copies it, as a pointer and a length:
+/// the SQL function `DATABASE()`.
+pub const SCHEMA: &[Function] = &["_ZN18Item_func_database7val_strEP6String"];
+
+/// Functions that take a session and write the address of its security context to where their second argument points
+/// (MySQL).
+pub const SECURITY_CONTEXT: &[Function] =
+    &["_Z24thd_get_security_contextP3THDPP16Security_context", "thd_get_security_context"];
+
+/// Functions that take a security context and return the name of its user, as a pointer and a length (MySQL).
+pub const CONTEXT_USER: &[Function] = &["_ZNK16Security_context4userEv"];
+
+/// Functions that take a session and return the name of its user, which is in its security context and ends with a NUL
+/// (MariaDB).
+pub const USER: &[Function] = &["thd_user_name"];

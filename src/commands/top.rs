@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::io::{self, IsTerminal};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{self, Receiver};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -12,6 +12,7 @@ use clap::Args;
 use ratatui::crossterm::event::{self, Event, KeyEventKind};
 use ratatui::DefaultTerminal;
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
 use tokio::runtime::Runtime;
 
 use super::line::{Server, Watch};
@@ -46,6 +47,9 @@ pub(super) fn delay(text: &str) -> Result<Duration, ValueError> {
     let is_possible = |time: &Duration| (Duration::from_millis(500)..=Duration::from_secs(60)).contains(time);
     time(text).and_then(|time| Some(time).filter(is_possible).ok_or(ValueError::Delay))
 }
+
+/// The most events that are read and not yet dealt with.
+const MOST_EVENTS: usize = 16;
 
 /// The longest time until a signal, or the terminal's end, is noticed while no key is pressed.
 const GLANCE: Duration = Duration::from_millis(100);
@@ -83,30 +87,63 @@ pub(super) fn require_terminal(servers: impl FnOnce() -> Vec<String>) -> Result<
     Err(UsageError::NoTerminal(servers()).into())
 }
 
-/// Starts to read keys and new sizes of the terminal. A thread of its own reads them: if the terminal goes, its end is
-/// read again and again, so nobody waits for that thread.
-///
-/// # Errors
-/// Fails if there is no room for a thread.
-fn events() -> io::Result<Receiver<io::Result<Event>>> {
-    let (sender, events) = mpsc::channel();
-    thread::Builder::new().name("keys".to_owned()).spawn(move || while sender.send(event::read()).is_ok() {})?;
-    Ok(events)
+/// Keys and new sizes of the terminal. A thread of its own reads them: if the terminal goes, its end is read again and
+/// again, so nobody waits for that thread.
+struct Events {
+    events: Receiver<io::Result<Event>>,
+    /// What is typed later is for others.
+    is_over: Arc<AtomicBool>,
 }
 
-/// Returns the next event, if there is one within this time.
-///
-/// # Errors
-/// Fails if the terminal is gone, or cannot be read.
-fn next_event(events: &Receiver<io::Result<Event>>, time: Duration) -> io::Result<Option<Event>> {
-    let event = events.recv_timeout(time).ok().transpose()?;
-    let input = io::stdin();
-    let mut wanted = [PollFd::new(&input, PollFlags::empty())];
-    poll(&mut wanted, Some(&Timespec::default()))?;
-    if wanted[0].revents().intersects(PollFlags::HUP | PollFlags::ERR) {
-        return Err(io::Error::new(io::ErrorKind::BrokenPipe, "it is gone"));
+impl Events {
+    /// Starts to read.
+    ///
+    /// # Errors
+    /// Fails if there is no room for a thread.
+    fn start() -> io::Result<Events> {
+        let (sender, events) = mpsc::sync_channel(MOST_EVENTS);
+        let is_over = Arc::new(AtomicBool::new(false));
+        let over = Arc::clone(&is_over);
+        thread::Builder::new().name("keys".to_owned()).spawn(move || {
+            while !over.load(Ordering::Relaxed) {
+                let event = match event::poll(GLANCE) {
+                    Ok(false) => continue,
+                    Ok(true) => event::read(),
+                    Err(error) => Err(error),
+                };
+                if sender.send(event).is_err() {
+                    break;
+                }
+            }
+        })?;
+        Ok(Events { events, is_over })
     }
-    Ok(event)
+
+    /// Returns the next event, if there is one within this time.
+    ///
+    /// # Errors
+    /// Fails if the terminal is gone, or cannot be read.
+    fn next(&self, time: Duration) -> io::Result<Option<Event>> {
+        let gone = || io::Error::new(io::ErrorKind::BrokenPipe, "it is gone");
+        let event = match self.events.recv_timeout(time) {
+            Ok(event) => Some(event?),
+            Err(RecvTimeoutError::Timeout) => None,
+            Err(RecvTimeoutError::Disconnected) => return Err(gone()),
+        };
+        let input = io::stdin();
+        let mut wanted = [PollFd::new(&input, PollFlags::empty())];
+        match poll(&mut wanted, Some(&Timespec::default())) {
+            Ok(_) if wanted[0].revents().intersects(PollFlags::HUP | PollFlags::ERR) => Err(gone()),
+            Ok(_) | Err(Errno::INTR) => Ok(event),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+impl Drop for Events {
+    fn drop(&mut self) {
+        self.is_over.store(true, Ordering::Relaxed);
+    }
 }
 
 /// The sources of the screen's figures, and its refresh interval.
@@ -139,14 +176,14 @@ impl View {
     /// Draws at each interval and after each key, until the user quits or a signal comes.
     fn show(&self, terminal: &mut DefaultTerminal, is_over: &AtomicBool) -> io::Result<()> {
         let mut screen = Screen::new(self.source.snapshot());
-        let events = events()?;
+        let events = Events::start()?;
         let mut watch = None;
         let mut due = Instant::now() + self.delay;
         terminal.draw(|frame| screen.draw(frame))?;
         while !is_over.load(Ordering::Relaxed) {
             let mut has_changed = false;
             let time = GLANCE.min(due.saturating_duration_since(Instant::now()));
-            match next_event(&events, time)? {
+            match events.next(time)? {
                 Some(Event::Key(key)) if key.kind != KeyEventKind::Release => {
                     match screen.key(key) {
                         Answer::Quit => break,

@@ -21,6 +21,6 @@ pub use members::{find_member, Layout};
 pub use owner::{rw_lock_owner, RwLockOwner};
 pub use pthread::{is_in_lock_array, metadata_lock_event, prlock_kind};
 pub use spin::{spin_functions, SpinFunction};
-pub use statement::{connection, statement, NoStatements, StatementAt};
+pub use statement::{account, connection, statement, AccountAt, NoStatements, StatementAt, UserAt};
 pub use variables::{Number, Variables};
 pub use wait_functions::{find_wait_function, location_arguments, wrapper_returns};

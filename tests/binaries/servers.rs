@@ -239,6 +239,42 @@ fn connections_are_found_in_the_code() {
     }
 }
 
+/// Where sessions keep for whom they work: the offset of the schema, and those of the user in the session and in its
+/// security context.
+type AccountPlace = (Option<u64>, Option<(u64, u64)>);
+
+/// The places, read from the disassembly of `Item_func_database::val_str`, and of `thd_get_security_context` and
+/// `Security_context::user` or of `thd_user_name`. What is `None` has no such function.
+const ACCOUNTS: &[(&str, AccountPlace)] = &[
+    ("mysql-9.7", (Some(0x558), Some((0x1800, 0)))),
+    ("mysql-8.0", (Some(0x560), Some((0x1778, 0)))),
+    ("mysql-5.7", (Some(0x218), None)),
+    ("mariadb-11.8-debian", (Some(0xa0), Some((0x2720, 8)))),
+    ("mariadb-10.11", (Some(0xa0), Some((0x25b8, 8)))),
+    ("mariadb-10.1", (Some(0x98), None)),
+];
+
+/// Returns the place in a program.
+fn account(image: &Image) -> AccountPlace {
+    let at = discovery::account(image);
+    (at.schema, at.user.map(|user| (user.context, user.name)))
+}
+
+#[test]
+fn accounts_are_found_in_the_code() {
+    for (server, path) in programs() {
+        let Some((_, expected)) = ACCOUNTS.iter().find(|(name, _)| *name == server) else { continue };
+        assert_eq!(account(&open(&path)), *expected, "{server}");
+    }
+}
+
+#[test]
+fn accounts_are_found_in_arm64_code() {
+    assert_eq!(account(&mysql_arm64()), (Some(0x568), Some((0x1840, 0))));
+    assert_eq!(account(&mariadb_arm64()), (Some(0xa0), Some((0x2740, 8))));
+    assert_eq!(account(&debian_mariadb("arm64", "bullseye")), (Some(0xa0), Some((0x23a0, 8))));
+}
+
 /// Without the functions that show it, nothing is known.
 #[test]
 fn statements_are_not_guessed() {

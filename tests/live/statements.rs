@@ -1,12 +1,14 @@
 //! Which statements wait and which use CPU time, in recordings of servers under load.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io::{Seek, Write};
+use std::process::{Child, Command};
 use std::thread::sleep;
 use std::time::Duration;
 
-use anyhow::{bail, ensure, Result};
+use anyhow::{bail, ensure, Context, Result};
 use armtrace::measure::cpu::CpuTime;
-use armtrace::measure::latch::shares::of_all;
+use armtrace::measure::latch::shares::{divide, of_all, Statement};
 use armtrace::measure::latch::StatementWaits;
 use armtrace::recording::{self, Recording};
 
@@ -42,6 +44,9 @@ const FIRST: usize = 5;
 
 /// The greatest share of samples in which no statement could be read.
 const MOST_UNREAD: f64 = 0.05;
+
+/// The least share of samples whose user and schema are known.
+const MOST_KNOWN: f64 = 0.95;
 
 /// By how many words statements are distinguished.
 const WORDS: usize = 12;
@@ -138,15 +143,15 @@ fn recorded(recording: &Recording, of: &BTreeSet<&str>) -> Recorded {
     let mut latches = recording.latches();
     latches.retain(|latch| of.contains(&*latch.latch));
     let statements = recording.statements();
-    let mut known = of_all(&latches, &statements);
-    known.retain(|part| !part.digest.is_empty());
+    let mut known = of_all(&latches, &statements, Statement::of);
+    known.retain(|part| !part.of.digest.is_empty());
     let all: f64 = known.iter().map(|part| part.share).sum();
     let mut squares = Shares::new();
     for part in &known {
-        *squares.entry(beginning(part.statement)).or_default() += (part.error / all).powi(2);
+        *squares.entry(beginning(part.of.text)).or_default() += (part.error / all).powi(2);
     }
     Recorded {
-        shares: shares(known.iter().map(|part| (part.statement, part.wait_ns))),
+        shares: shares(known.iter().map(|part| (part.of.text, part.share))),
         errors: squares.into_iter().map(|(statement, square)| (statement, square.sqrt())).collect(),
         samples: known.iter().map(|part| part.samples).sum(),
     }
@@ -214,6 +219,9 @@ fn agree_with_performance_schema(release: Release, args: &[&str], least_samples:
     let most_wrong = MOST_WRONG + 1.0 / found.samples as f64;
     ensure!(wrong <= most_wrong, "{wrong:.2} of the samples are of statements that do not wait for that latch");
     ensure!(seen.iter().all(|row| !row.statement.contains('\'')), "a value is shown");
+    let of_load = samples(&|row| row.account.to_string() == "root in sbtest");
+    let executed = samples(&|row| !row.digest.is_empty());
+    ensure!(of_load >= MOST_KNOWN * executed, "of {executed} samples, {of_load} are for the load's user in its schema");
     for statement in expected.keys().chain(found.shares.keys()) {
         let of = |shares: &Shares| shares.get(statement).copied();
         // What was not seen may be what few samples miss.
@@ -233,8 +241,8 @@ fn is_of_load(beginning: &str) -> bool {
     beginning.contains("sbtest") || ["begin", "commit"].contains(&beginning)
 }
 
-/// Returns the shares of the load's statements in what performance_schema has summed up in this column since it was last
-/// emptied.
+/// Returns the shares of the load's statements in what performance_schema has summed up in this column since the last
+/// time that it was emptied.
 fn summed(server: &Server, column: &str) -> Result<Shares> {
     let rows = server.query(&format!(
         "SELECT DIGEST_TEXT, {column} / 1e12 FROM performance_schema.events_statements_summary_by_digest
@@ -333,8 +341,8 @@ fn cpu_time_of_statements_of_mysql_agrees_with_performance_schema() -> Result<()
     cpu_time_agrees(Release::MYSQL_9_7, ("oltp_write_only", 24), "SUM_CPU_TIME", 6 * BETWEEN)
 }
 
-/// An emulated machine needs half a minute to read the symbols of this program, and has no figure of CPU time until then.
-/// To run it on arm64: `tests/vm/live arm64 6.12 --server mysql-8.0 --ignored statements::cpu_time_of_statements_of_mysql_8`.
+/// An emulated machine needs half a minute to read the symbols of this program, and has no CPU time until then. To run it
+/// on arm64: `tests/vm/live arm64 6.12 --server mysql-8.0 --ignored statements::cpu_time_of_statements_of_mysql_8_0_33`.
 #[test]
 #[ignore = "downloads 550 MB: make test-all"]
 fn cpu_time_of_statements_of_mysql_8_0_33_agrees_with_performance_schema() -> Result<()> {
@@ -347,6 +355,64 @@ fn cpu_time_of_statements_of_mysql_8_0_33_agrees_with_performance_schema() -> Re
 #[ignore = "as on MySQL: make test-all"]
 fn cpu_time_of_statements_of_mariadb_is_plausible() -> Result<()> {
     cpu_time_agrees(Release::MARIADB_11_4, ("oltp_read_only", 2), "SUM_TIMER_WAIT", 6 * BETWEEN)
+}
+
+/// A client that executes a statement again and again, until this is dropped.
+struct Busy(Child);
+
+impl Busy {
+    fn start(server: &Server, args: &[&str]) -> Result<Busy> {
+        const WORK: &str = "DO BENCHMARK(20000, SHA2(RAND(), 256));\n";
+        let mut statements = tempfile::tempfile()?;
+        statements.write_all(WORK.repeat(5000).as_bytes())?;
+        statements.rewind()?;
+        let client = Command::new(server.dir().join("sql")).args(args).stdin(statements).spawn();
+        Ok(Busy(client.context("starting a client")?))
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        // Both may fail, because the client exits when the server stops.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Two users compute, one of them in two sessions and a schema, on as many CPUs as there are.
+fn users_share_the_cpu_time(release: Release) -> Result<()> {
+    let server = Server::start(release, &Options::default())?;
+    server.query(
+        "CREATE USER anna@localhost; GRANT ALL ON *.* TO anna@localhost; CREATE USER bert@localhost;
+         CREATE DATABASE `caf\u{e9} 1`",
+    )?;
+    let cpus = std::thread::available_parallelism()?.get();
+    let anna = ["--user=anna", "--database=caf\u{e9} 1"];
+    let clients = (0..3 * cpus).map(|n| Busy::start(&server, if n % 3 > 0 { &anna } else { &["--user=bert"] }));
+    let clients = clients.collect::<Result<Vec<Busy>>>()?;
+    let file = server.dir().join("a.rec");
+    Recorder::start(&server, &file, &["--duration", "10s"])?.complete()?;
+    drop(clients);
+    let seen = recording::read(&file)?.cpu_statements();
+    let parts = divide(seen.iter().map(|row| (row.client(), row.samples)));
+    let shown: Vec<(String, f64, u64)> =
+        parts.iter().map(|part| (part.of.to_string(), part.share, part.samples)).collect();
+    println!("{}: {shown:.2?}", release.name());
+    let share = |of: &str| shown.iter().find(|(name, ..)| name == of).map_or(0.0, |(_, share, _)| *share);
+    let [anna, bert] = ["anna in caf\u{e9} 1", "bert"].map(share);
+    ensure!((anna - 2.0 / 3.0).abs() < CPU_TOLERANCE && (bert - 1.0 / 3.0).abs() < CPU_TOLERANCE, "{seen:?}");
+    Ok(())
+}
+
+#[test]
+fn users_of_mysql_share_the_cpu_time() -> Result<()> {
+    users_share_the_cpu_time(Release::MYSQL_9_7)
+}
+
+#[test]
+#[ignore = "as on MySQL: make test-all"]
+fn users_of_mariadb_share_the_cpu_time() -> Result<()> {
+    users_share_the_cpu_time(Release::MARIADB_11_4)
 }
 
 #[test]

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use armtrace::export::Exporter;
 use armtrace::measure::checksum::{ChecksumCalls, Implementation};
 use armtrace::measure::cpu::{OrderingTime, StatementCpu};
-use armtrace::measure::latch::{self, Handoffs, LatchWaits, Locality, StatementWaits};
+use armtrace::measure::latch::{self, Account, Handoffs, LatchWaits, Locality, StatementWaits};
 use armtrace::measure::{checksum, cpu, locks, Snapshot};
 use armtrace::model::{CpuClass, Histogram, HostInfo, Kind, Mode, ProbeState, TargetInfo, BUCKETS};
 use armtrace::recording::{Ending, Recorder, Recording, Replay, Start};
@@ -316,6 +316,7 @@ fn snapshot_of(second: u64, counters: &Counters) -> Snapshot {
             statements: vec![StatementCpu {
                 digest: "a1".to_owned(),
                 statement: "SELECT ?".to_owned(),
+                account: Account { user: "app".to_owned(), schema: String::new() },
                 samples: 1 + count(),
                 ordering_samples: count(),
             }],

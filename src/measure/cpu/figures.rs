@@ -1,5 +1,7 @@
 //! The figures of the server's CPU time.
 
+use crate::measure::latch::shares::{Client, Statement};
+use crate::measure::latch::Account;
 use crate::model::{self, CpuClass};
 
 /// The figures of CPU time, counted since attach.
@@ -57,6 +59,8 @@ pub struct StatementCpu {
     /// The statement without its values, or its first word; or what stands in its place, as in
     /// [`StatementWaits`](crate::measure::latch::StatementWaits::statement).
     pub statement: String,
+    /// For whom the statement was executed.
+    pub account: Account,
     /// The number of times that a thread was seen.
     pub samples: u64,
     /// The number of times that it was at an instruction that orders memory.
@@ -66,4 +70,14 @@ pub struct StatementCpu {
 impl StatementCpu {
     /// Stands in place of a statement for all that have no row of their own.
     pub const OTHER: &str = model::OTHER;
+
+    /// Returns the statement.
+    pub fn statement(&self) -> Statement<'_> {
+        Statement { digest: &self.digest, text: &self.statement }
+    }
+
+    /// Returns for whom it was executed.
+    pub fn client(&self) -> Client<'_> {
+        self.statement().client(&self.account)
+    }
 }

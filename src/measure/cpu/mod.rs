@@ -18,7 +18,6 @@ pub use figures::{CpuTime, Figures, OrderingTime, StatementCpu};
 pub use getcpu::{getcpu, Getcpu, GetcpuPath};
 pub use metrics::CpuMetrics;
 pub use shares::Shares;
-pub use statements::CpuShare;
 pub use table::Table;
 
 use std::collections::HashMap;
@@ -43,6 +42,7 @@ use super::{cost_ns, Attaching, Measurement, Nothing, Room, Snapshot};
 use crate::attach::{attach_clock, detach_all, open_clock, Costs, Link, ProbeClass, Refusal, Skipped};
 use crate::bpf::bytes_of;
 use crate::bpf::sample::{types, SampleSkel, SampleSkelBuilder};
+use crate::discovery::AccountAt;
 use crate::host::Machine;
 use crate::measure::latch::{self, LatchCollector, Latches, MapKey, Plan};
 use crate::memory;
@@ -185,6 +185,12 @@ impl CpuSampler {
         if let Some((_, place)) = seen {
             rodata.session_at = place.session;
             rodata.text_at = place.text;
+            rodata.reads_in_kernel = Machine::this().kernel_version().is_some_and(statements::may_read_in_kernel);
+            let AccountAt { schema, user } = place.account;
+            rodata.schema_at = schema.unwrap_or(u64::MAX);
+            rodata.context_at = user.map_or(u64::MAX, |user| user.context);
+            rodata.user_at = user.map_or(0, |user| user.name);
+            rodata.user_has_length = user.is_some_and(|user| user.has_length);
             rodata.samples_per_statement = samples_per_statement(Machine::this().online_cpus().len(), hz);
             open.maps.statements.set_max_entries(statements::ROOM)?;
         }

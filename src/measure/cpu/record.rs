@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::figures::{CpuTime, OrderingTime, StatementCpu};
+use crate::measure::latch::Account;
 use crate::measure::Snapshot;
 use crate::model::CpuClass;
 use crate::recording::{Bound, Counts, Recording, Row};
@@ -33,6 +34,9 @@ pub struct StatementCpuKey {
     pub digest: String,
     /// The statement; see [`StatementCpu::statement`].
     pub statement: String,
+    /// For whom it was executed.
+    #[serde(flatten)]
+    pub account: Account,
 }
 
 /// Nanoseconds by class and function.
@@ -108,7 +112,10 @@ impl Row for StatementCpu {
 
     const BOUNDS: &'static [Bound<StatementCpuKey>] = &[Bound {
         rows: 200,
-        other: |_| StatementCpuKey { digest: String::new(), statement: StatementCpu::OTHER.to_owned() },
+        other: |_| {
+            let (digest, statement) = (String::new(), StatementCpu::OTHER.to_owned());
+            StatementCpuKey { digest, statement, account: Account::default() }
+        },
     }];
 
     fn entries(now: &Snapshot) -> Vec<&StatementCpu> {
@@ -116,7 +123,8 @@ impl Row for StatementCpu {
     }
 
     fn key(&self) -> StatementCpuKey {
-        StatementCpuKey { digest: self.digest.clone(), statement: self.statement.clone() }
+        let (digest, statement) = (self.digest.clone(), self.statement.clone());
+        StatementCpuKey { digest, statement, account: self.account.clone() }
     }
 
     fn total(&self) -> Counts<2> {
@@ -124,7 +132,8 @@ impl Row for StatementCpu {
     }
 
     fn restore(key: &StatementCpuKey, Counts([samples, ordering_samples]): Counts<2>) -> StatementCpu {
-        StatementCpu { digest: key.digest.clone(), statement: key.statement.clone(), samples, ordering_samples }
+        let StatementCpuKey { digest, statement, account } = key.clone();
+        StatementCpu { digest, statement, account, samples, ordering_samples }
     }
 
     fn list(snapshot: &mut Snapshot) -> &mut Vec<StatementCpu> {
@@ -154,9 +163,7 @@ impl Recording {
     /// Returns how often each statement was seen in samples of CPU time, most often first; empty if they were not read.
     pub fn cpu_statements(&self) -> Vec<StatementCpu> {
         let mut rows = self.entries::<StatementCpu>();
-        rows.sort_by(|a, b| {
-            b.samples.cmp(&a.samples).then_with(|| (&a.digest, &a.statement).cmp(&(&b.digest, &b.statement)))
-        });
+        rows.sort_by(|a, b| b.samples.cmp(&a.samples).then_with(|| a.key().cmp(&b.key())));
         rows
     }
 

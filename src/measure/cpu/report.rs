@@ -7,10 +7,10 @@ use maud::{html, Markup};
 use serde::Serialize;
 use strum::IntoEnumIterator;
 
-use super::figures::{CpuTime, OrderingTime};
-use super::statements::CpuShare;
+use super::figures::{CpuTime, OrderingTime, StatementCpu};
 use crate::html::{more, table, table_of_words};
-use crate::measure::latch::report::{write_statement, LatchReport};
+use crate::measure::latch::report::{clients, html_clients, write_clients, write_statement, ClientReport, LatchReport};
+use crate::measure::latch::shares::{divide, Share, Statement};
 use crate::model::CpuClass;
 use crate::present::format;
 use crate::present::names::cut_middle;
@@ -48,6 +48,8 @@ pub struct CpuReport {
     pub statements: Vec<StatementCpuReport>,
     /// What threads executed that were at instructions which order memory, the most CPU time first.
     pub ordering_statements: Vec<StatementCpuReport>,
+    /// For whom they executed it, the most CPU time first. Empty if that is not known.
+    pub clients: Vec<ClientReport>,
 }
 
 /// The CPU time of one class.
@@ -101,7 +103,7 @@ pub struct StatementCpuReport {
     /// The statement without its values, or its first word; or what stands in its place: `no statement`, `not read`,
     /// `other`.
     pub statement: String,
-    /// The number of times that a thread was seen which ran and executed it, in the part of the CPU time that is divided.
+    /// The number of times that a thread was seen which ran and executed it, in the CPU time that is divided.
     pub samples: u64,
     /// CPU time, in seconds.
     pub cpu: f64,
@@ -148,11 +150,9 @@ impl CpuReport {
             classes,
             functions,
             ordering,
-            statements: CpuShare::of_all(&seen).iter().map(|part| statement(part, all)).collect(),
-            ordering_statements: CpuShare::of_ordering(&seen)
-                .iter()
-                .map(|part| statement(part, ordering_cpu))
-                .collect(),
+            statements: statements(&seen, |row| row.samples, all),
+            ordering_statements: statements(&seen, |row| row.ordering_samples, ordering_cpu),
+            clients: clients(&divide(seen.iter().map(|row| (row.client(), row.samples))), all),
         })
     }
 
@@ -183,16 +183,17 @@ impl CpuReport {
     }
 }
 
-/// Reports on a statement, where so many seconds of CPU time were used.
-fn statement(part: &CpuShare, all: f64) -> StatementCpuReport {
-    StatementCpuReport {
-        digest: part.statement.digest.clone(),
-        statement: part.statement.statement.clone(),
+/// Divides so many seconds of CPU time by these samples of each statement.
+fn statements(seen: &[StatementCpu], samples: fn(&StatementCpu) -> u64, all: f64) -> Vec<StatementCpuReport> {
+    let report = |part: Share<Statement>| StatementCpuReport {
+        digest: part.of.digest.to_owned(),
+        statement: part.of.text.to_owned(),
         samples: part.samples,
         cpu: part.share * all,
         share: part.share,
         share_error: part.error,
-    }
+    };
+    divide(seen.iter().map(|row| (row.statement(), samples(row)))).into_iter().map(report).collect()
 }
 
 fn by_second(recording: &Recording, class: CpuClass) -> Vec<f64> {
@@ -208,6 +209,7 @@ impl Section for Option<CpuReport> {
         let Some(cpu) = self else { return Ok(()) };
         write_text(cpu, f)?;
         write_statements("statements that use CPU time, from samples", &cpu.statements, report.duration, f)?;
+        write_clients(f, "users whose statements use CPU time", &cpu.clients, report.duration)?;
         let title = "statements that execute barriers and atomics, from samples";
         write_statements(title, &cpu.ordering_statements, report.duration, f)
     }
@@ -305,6 +307,7 @@ fn page_part(cpu: &CpuReport, report: &Report) -> Markup {
         @if !cpu.statements.is_empty() {
             (statements("Statements that use CPU time", &cpu.statements))
         }
+        (html_clients("Users whose statements use CPU time", "CPU time", &cpu.clients))
         @if !cpu.ordering_statements.is_empty() {
             (statements("Statements that execute barriers and atomics", &cpu.ordering_statements))
         }

@@ -1,6 +1,7 @@
 //! Divides the server's CPU time among statements: some of its samples say what the thread executed.
 
-use std::collections::HashMap;
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
 
 use anyhow::{Context, Result};
 use libbpf_rs::{MapCore, MapHandle};
@@ -9,7 +10,7 @@ use parking_lot::Mutex;
 use super::code_map::CodeMap;
 use super::figures::StatementCpu;
 use crate::bpf::sample::types;
-use crate::measure::latch::{shares, Executes, Sample, Texts};
+use crate::measure::latch::{name_of, Account, Executes, Sample, Texts};
 
 /// How many samples say a second, on all CPUs together, what the thread executed. Each costs user space some
 /// microseconds.
@@ -24,47 +25,6 @@ pub(super) struct CpuStatements {
     queue: MapHandle,
     /// By whether the thread was at an instruction that orders memory.
     texts: Mutex<Texts<bool>>,
-}
-
-/// A statement's part of CPU time.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct CpuShare<'a> {
-    /// The statement.
-    pub statement: &'a StatementCpu,
-    /// The number of times that a thread was seen in this part.
-    pub samples: u64,
-    /// Its share, 0 to 1.
-    pub share: f64,
-    /// Half the width of the 95 % interval of `share`.
-    pub error: f64,
-}
-
-impl CpuShare<'_> {
-    /// Divides the server's CPU time among statements, most first.
-    pub fn of_all(statements: &[StatementCpu]) -> Vec<CpuShare<'_>> {
-        CpuShare::of(statements, |row| row.samples)
-    }
-
-    /// Divides the CPU time of instructions that order memory among statements, most first.
-    pub fn of_ordering(statements: &[StatementCpu]) -> Vec<CpuShare<'_>> {
-        CpuShare::of(statements, |row| row.ordering_samples)
-    }
-
-    fn of(statements: &[StatementCpu], samples: fn(&StatementCpu) -> u64) -> Vec<CpuShare<'_>> {
-        let all = statements.iter().map(samples).fold(0, u64::saturating_add);
-        let share = |statement| {
-            let samples = samples(statement);
-            let (share, error) = (samples as f64 / all as f64, shares::error(samples, all));
-            (samples > 0).then_some(CpuShare { statement, samples, share, error })
-        };
-        let mut parts: Vec<CpuShare<'_>> = statements.iter().filter_map(share).collect();
-        parts.sort_by(|a, b| b.samples.cmp(&a.samples).then_with(|| a.place().cmp(&b.place())));
-        parts
-    }
-
-    fn place(&self) -> (&str, &str) {
-        (&self.statement.digest, &self.statement.statement)
-    }
 }
 
 /// Returns in one of how many samples statements are read, if each of so many CPUs has `hz` samples a second.
@@ -92,7 +52,7 @@ impl CpuStatements {
             let sampled: &types::sampled_statement =
                 plain::from_bytes(&bytes).ok().context("a sampled statement has an unexpected size")?;
             let orders = code.function(sampled.address, types::sampled_call::CALL_OTHER.0).ordering.is_some();
-            executes(sampled).add_to(&mut texts, orders, 1);
+            executes(sampled).add_to(&account(sampled), &mut texts, orders, 1);
         }
         Ok(())
     }
@@ -105,23 +65,30 @@ impl CpuStatements {
 
 /// Adds up samples by statement.
 fn rows(all: Vec<Sample<bool>>) -> Vec<StatementCpu> {
-    let mut by_statement: HashMap<(String, String), (u64, u64)> = HashMap::new();
+    let mut by_statement: BTreeMap<(String, String, Account), (u64, u64)> = BTreeMap::new();
     for sample in all {
-        let (samples, ordering) = by_statement.entry(sample.statement()).or_default();
+        let ((digest, statement), account) = (sample.statement(), sample.account());
+        let (samples, ordering) = by_statement.entry((digest, statement, account)).or_default();
         *samples += sample.samples;
         *ordering += if sample.doing { sample.samples } else { 0 };
     }
-    let row = |((digest, statement), (samples, ordering_samples))| StatementCpu {
+    let row = |((digest, statement, account), (samples, ordering_samples))| StatementCpu {
         digest,
         statement,
+        account,
         samples,
         ordering_samples,
     };
     let mut rows: Vec<StatementCpu> = by_statement.into_iter().map(row).collect();
-    rows.sort_by(|a, b| {
-        b.samples.cmp(&a.samples).then_with(|| (&a.digest, &a.statement).cmp(&(&b.digest, &b.statement)))
-    });
+    // Rows with as many samples stay in the order of their statements.
+    rows.sort_by_key(|row| Reverse(row.samples));
     rows
+}
+
+/// Returns whether a program may read memory in an interrupt of a thread that is in the kernel. From Linux 5.18 to 6.3,
+/// the kernel checked such a copy under a lock that the thread may have.
+pub(super) fn may_read_in_kernel((major, minor): (u32, u32)) -> bool {
+    !((5, 18)..=(6, 3)).contains(&(major, minor))
 }
 
 /// Returns what a thread executed, without values.
@@ -130,9 +97,18 @@ fn executes(sampled: &types::sampled_statement) -> Executes {
     match types::sampled_executes(sampled.executes) {
         types::sampled_executes::SAMPLED_NOTHING => Executes::Nothing,
         types::sampled_executes::SAMPLED_STATEMENT => {
-            Executes::of(&sampled.text[..length.min(sampled.text.len())], length > sampled.text.len())
+            Executes::of(&sampled.text[..length.min(sampled.text.len())], sampled.is_cut != 0)
         }
         _ => Executes::Unread,
+    }
+}
+
+/// Returns for whom it executed it.
+fn account(sampled: &types::sampled_statement) -> Account {
+    let name = |bytes: &[u8], length: u32| name_of(bytes.get(..length as usize)?, true);
+    Account {
+        user: name(&sampled.user, sampled.user_length).unwrap_or_default(),
+        schema: name(&sampled.schema, sampled.schema_length).unwrap_or_default(),
     }
 }
 
@@ -145,8 +121,8 @@ mod tests {
     use types::sampled_executes as kinds;
 
     fn sampled(executes: kinds, text: &str) -> types::sampled_statement {
-        let mut sampled =
-            types::sampled_statement { executes: executes.0, length: text.len() as u32, ..Default::default() };
+        let (length, is_cut) = (text.len() as u32, u32::from(text.len() > 1024));
+        let mut sampled = types::sampled_statement { executes: executes.0, length, is_cut, ..Default::default() };
         let part = text.len().min(sampled.text.len());
         sampled.text[..part].copy_from_slice(&text.as_bytes()[..part]);
         sampled
@@ -178,27 +154,8 @@ mod tests {
     }
 
     #[test]
-    fn the_time_is_divided_by_samples() {
-        let row = |digest: &str, samples| StatementCpu {
-            digest: digest.to_owned(),
-            statement: digest.to_uppercase(),
-            samples,
-            ordering_samples: samples.saturating_sub(200),
-        };
-        let rows = [row("a", 100), row("b", 300), row("c", 0)];
-        let parts = CpuShare::of_all(&rows);
-        let shown = |parts: &[CpuShare]| -> Vec<(String, u64, f64)> {
-            parts.iter().map(|part| (part.statement.statement.clone(), part.samples, part.share)).collect()
-        };
-        assert_eq!(shown(&parts), [("B".to_owned(), 300, 0.75), ("A".to_owned(), 100, 0.25)]);
-        assert!((0.040..0.045).contains(&parts[0].error), "{parts:?}");
-        assert_eq!(shown(&CpuShare::of_ordering(&rows)), [("B".to_owned(), 100, 1.0)]);
-        assert!(CpuShare::of_all(&[]).is_empty());
-    }
-
-    #[test]
     fn samples_at_instructions_that_order_memory_are_a_part_of_all() {
-        let text = Arc::new(Text { hash: "d1".to_owned(), shown: "COMMIT".to_owned() });
+        let text = Arc::new(Text { hash: "d1".to_owned(), shown: "COMMIT".to_owned(), account: Account::default() });
         let sample = |doing, shown, samples| {
             let text = matches!(shown, Shown::Text(_)).then(|| Arc::clone(&text));
             Sample { doing, shown, text, samples }
@@ -208,5 +165,24 @@ mod tests {
         let shown: Vec<_> =
             rows(all).into_iter().map(|row| (row.statement, row.samples, row.ordering_samples)).collect();
         assert_eq!(shown, [("not read".to_owned(), 9, 0), ("COMMIT".to_owned(), 7, 3)]);
+    }
+
+    #[test]
+    fn some_kernels_read_nothing_of_threads_in_the_kernel() {
+        let kernels = [(5, 10), (5, 17), (5, 18), (6, 1), (6, 3), (6, 4), (7, 2)];
+        assert_eq!(kernels.map(may_read_in_kernel), [true, true, false, false, false, true, true]);
+    }
+
+    #[test]
+    fn accounts_are_names_as_a_whole() {
+        let mut sampled = sampled(kinds::SAMPLED_STATEMENT, "COMMIT");
+        sampled.user[..4].copy_from_slice(b"app\0");
+        sampled.schema[..5].copy_from_slice(b"shop\0");
+        (sampled.user_length, sampled.schema_length) = (4, 5);
+        assert_eq!(account(&sampled).to_string(), "app in shop");
+        (sampled.user_length, sampled.schema_length) = (0, 6);
+        assert!(account(&sampled).is_empty());
+        sampled.user_length = u32::MAX;
+        assert!(account(&sampled).is_empty());
     }
 }

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use foldhash::{HashMap, HashMapExt};
 use parking_lot::Mutex;
 
+use super::figures::Account;
 use super::holders::is_contended;
 use super::keys::MapKey;
 use super::looks::{InTurn, Look, Waiting};
@@ -87,7 +88,7 @@ impl CallStackSampler {
             let weight = whole(threads * all, read);
             let text = reader.calls(at).map(|calls| self.text(&calls));
             let mut texts = self.seen.0.lock();
-            let shown = text.map_or(Shown::Unread, |text| texts.seen(&text, weight));
+            let shown = text.map_or(Shown::Unread, |text| texts.seen(&text, &Account::default(), weight));
             texts.count(waiting.latch, shown, weight);
         }
         if std::mem::take(&mut self.has_read) {

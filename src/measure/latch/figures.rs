@@ -1,5 +1,8 @@
 //! The figures of waits for latches.
 
+use std::fmt::{self, Display, Formatter};
+
+use serde::{Deserialize, Serialize};
 use strum::{EnumString, IntoStaticStr};
 
 use crate::model::{self, cumulative, Histogram, Kind, Mode};
@@ -200,8 +203,43 @@ pub struct StatementWaits {
     /// The statement without its values, or its first word; or [`StatementWaits::NOTHING`], [`StatementWaits::UNREAD`],
     /// or [`StatementWaits::OTHER`].
     pub statement: String,
+    /// For whom the statement was executed.
+    pub account: Account,
     /// The number of times that a thread was seen.
     pub samples: u64,
+}
+
+/// For whom a thread executed a statement.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Account {
+    /// The name of the user, without the host; empty if it is not known.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub user: String,
+    /// The schema that was chosen; empty if none was, or if it is not known.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub schema: String,
+}
+
+impl Account {
+    /// Stands in place of a user and a schema of which nothing is known.
+    pub const UNKNOWN: &str = "not known";
+
+    /// Returns whether nothing is known.
+    pub fn is_empty(&self) -> bool {
+        self.user.is_empty() && self.schema.is_empty()
+    }
+}
+
+/// Writes `app in shop`, or the one of both that is known.
+impl Display for Account {
+    fn fmt(&self, f: &mut Formatter) -> fmt::Result {
+        match (&*self.user, &*self.schema) {
+            ("", "") => f.write_str(Account::UNKNOWN),
+            (user, "") => f.write_str(user),
+            ("", schema) => write!(f, "in {schema}"),
+            (user, schema) => write!(f, "{user} in {schema}"),
+        }
+    }
 }
 
 impl StatementWaits {
@@ -212,9 +250,9 @@ impl StatementWaits {
     /// Stands in place of a statement for all that have no row of their own.
     pub const OTHER: &str = model::OTHER;
 
-    /// Returns what distinguishes the row from others: latch, mode, digest and statement.
-    pub fn place(&self) -> (&str, Option<Mode>, &str, &str) {
-        (&self.latch, self.mode, &self.digest, &self.statement)
+    /// Returns what distinguishes the row from others: latch, mode, digest, statement and account.
+    pub fn place(&self) -> (&str, Option<Mode>, &str, &str, &Account) {
+        (&self.latch, self.mode, &self.digest, &self.statement, &self.account)
     }
 
     /// Returns whether threads that waited for this latch in this mode may be counted here.

@@ -38,7 +38,8 @@ pub use attacher::NoProbe;
 pub(super) use call_stacks::whole;
 pub use collect::LatchCollector;
 pub use figures::{
-    error_ns, CallsiteWaits, Figures, Handoffs, LatchWaits, Locality, PageWaits, Reacquires, StackWaits, StatementWaits,
+    error_ns, Account, CallsiteWaits, Figures, Handoffs, LatchWaits, Locality, PageWaits, Reacquires, StackWaits,
+    StatementWaits,
 };
 pub use holders::HolderState;
 pub use keys::MapKey;
@@ -54,7 +55,7 @@ pub(super) use stacks::unwind::ADDRESS_BITS;
 #[cfg(any(test, fuzzing))]
 pub(crate) use statements::digest_text;
 pub use statements::{find as find_statements, NotRead, StatementDetail};
-pub(super) use statements::{Executes, StatementReader};
+pub(super) use statements::{name_of, Executes, StatementReader};
 pub(super) use texts::{Sample, Texts};
 #[cfg(test)]
 pub(super) use texts::{Shown, Text};

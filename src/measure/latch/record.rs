@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use serde::{Deserialize, Serialize};
 
 use super::figures::{
-    CallsiteWaits, Handoffs, LatchWaits, Locality, PageWaits, Reacquires, StackWaits, StatementWaits,
+    Account, CallsiteWaits, Handoffs, LatchWaits, Locality, PageWaits, Reacquires, StackWaits, StatementWaits,
 };
 use crate::measure::Snapshot;
 use crate::model::{cumulative, Histogram, Kind, Mode, OTHER};
@@ -77,6 +77,9 @@ pub struct StatementKey {
     pub digest: String,
     /// The statement; see [`StatementWaits::statement`].
     pub statement: String,
+    /// For whom it was executed.
+    #[serde(flatten)]
+    pub account: Account,
 }
 
 /// Through which calls a thread came to wait for a latch.
@@ -390,6 +393,7 @@ impl Row for StatementWaits {
             mode: self.mode.map(|mode| mode.as_str().to_owned()),
             digest: self.digest.clone(),
             statement: self.statement.clone(),
+            account: self.account.clone(),
         }
     }
 
@@ -404,6 +408,7 @@ impl Row for StatementWaits {
             mode: key.mode.as_deref().and_then(Mode::from_name),
             digest: key.digest.clone(),
             statement: key.statement.clone(),
+            account: key.account.clone(),
             samples,
         }
     }
@@ -472,13 +477,14 @@ impl StatementKey {
     /// Returns the key of all statements of the same latch and mode that have no row of their own.
     fn of_latch(&self) -> StatementKey {
         let (latch, mode) = (self.latch.clone(), self.mode.clone());
-        StatementKey { latch, mode, digest: String::new(), statement: StatementWaits::OTHER.to_owned() }
+        let (digest, statement) = (String::new(), StatementWaits::OTHER.to_owned());
+        StatementKey { latch, mode, digest, statement, account: Account::default() }
     }
 
     /// Returns the key of all statements of latches without a row of their own.
     fn of_others() -> StatementKey {
-        let other = StatementWaits::OTHER.to_owned();
-        StatementKey { latch: OTHER.to_owned(), mode: None, digest: String::new(), statement: other }
+        let (digest, statement) = (String::new(), StatementWaits::OTHER.to_owned());
+        StatementKey { latch: OTHER.to_owned(), mode: None, digest, statement, account: Account::default() }
     }
 }
 

@@ -2,73 +2,136 @@
 //! calls through which they came to wait.
 
 use std::collections::BTreeMap;
+use std::fmt::{self, Display, Formatter};
 
 use super::call_stacks::SEPARATOR;
-use super::figures::{CallsiteWaits, LatchWaits, StackWaits, StatementWaits, NORMAL_95};
+use super::figures::{Account, CallsiteWaits, LatchWaits, StackWaits, StatementWaits, NORMAL_95};
 use crate::model::{Kind, Mode};
 
 /// The most calls of a stack that are shown. No armtrace writes more, but a damaged file may have them.
 const MOST_CALLS: usize = 100;
 
-/// A statement's part of the time waited for one latch in one mode, or for all latches.
-#[derive(Clone, Debug, PartialEq)]
-pub struct StatementShare<'a> {
-    /// The hash of the statement; see [`StatementWaits::digest`].
-    pub digest: &'a str,
-    /// The statement; see [`StatementWaits::statement`].
-    pub statement: &'a str,
+/// A part of what samples divide: of the time waited for one latch in one mode or for all latches, or of the CPU time.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Share<K> {
+    /// Whose part it is.
+    pub of: K,
     /// The number of times that a thread was seen.
     pub samples: u64,
-    /// The wait time, in nanoseconds.
-    pub wait_ns: f64,
-    /// The share of the wait time of the latch, or of all latches, 0 to 1.
+    /// The share of the whole, 0 to 1.
     pub share: f64,
     /// Half the width of the 95 % interval of `share`, if samples were independent.
     pub error: f64,
 }
 
-/// Divides the waits for one latch in one mode, most first.
-pub fn of_latch<'a>(waits: &LatchWaits, statements: &'a [StatementWaits]) -> Vec<StatementShare<'a>> {
-    let of_latch = || statements.iter().filter(|row| row.samples > 0 && row.is_of(&waits.latch, waits.mode));
-    let all: u64 = of_latch().map(|row| row.samples).sum();
-    let share = |row: &'a StatementWaits| {
-        let share = row.samples as f64 / all as f64;
-        StatementShare {
-            digest: &row.digest,
-            statement: &row.statement,
-            samples: row.samples,
-            wait_ns: waits.waits.sum_ns as f64 * share,
-            share,
-            error: error(row.samples, all),
+/// A statement that threads executed: its hash and its text, as in [`StatementWaits::digest`] and
+/// [`StatementWaits::statement`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Statement<'a> {
+    /// The hash.
+    pub digest: &'a str,
+    /// The text.
+    pub text: &'a str,
+}
+
+/// For whom threads executed statements.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Client<'a> {
+    /// An account, of which something may be known.
+    Account(&'a Account),
+    /// What stands in place of statements: threads executed none, or none that could be read, or one of all others.
+    Instead(&'a str),
+}
+
+impl Display for Client<'_> {
+    fn fmt(&self, f: &mut Formatter) -> fmt::Result {
+        match self {
+            Client::Account(account) => account.fmt(f),
+            Client::Instead(text) => f.write_str(text),
         }
-    };
-    sorted(of_latch().map(share).collect())
+    }
+}
+
+impl<'a> Statement<'a> {
+    /// Returns the statement of a row.
+    pub fn of(row: &'a StatementWaits) -> Statement<'a> {
+        Statement { digest: &row.digest, text: &row.statement }
+    }
+
+    /// Returns for whom it was executed, if for this account.
+    pub fn client(self, account: &'a Account) -> Client<'a> {
+        if self.digest.is_empty() {
+            return Client::Instead(self.text);
+        }
+        Client::Account(account)
+    }
+}
+
+impl<'a> Client<'a> {
+    /// Returns for whom the statement of a row was executed.
+    pub fn of(row: &'a StatementWaits) -> Client<'a> {
+        Statement::of(row).client(&row.account)
+    }
+
+    /// Returns whether anything is known of any of these: if not, they say nothing.
+    pub fn are_known(parts: &[Share<Client>]) -> bool {
+        parts.iter().any(|part| matches!(part.of, Client::Account(account) if !account.is_empty()))
+    }
+}
+
+/// Divides a whole by samples of its parts, most first.
+pub fn divide<K: Copy + Ord>(samples: impl Iterator<Item = (K, u64)>) -> Vec<Share<K>> {
+    let mut sums: BTreeMap<K, u64> = BTreeMap::new();
+    for (of, samples) in samples.filter(|(_, samples)| *samples > 0) {
+        let sum = sums.entry(of).or_default();
+        *sum = sum.saturating_add(samples);
+    }
+    let all = sums.values().copied().fold(0, u64::saturating_add);
+    let share =
+        |(of, samples): (K, u64)| Share { of, samples, share: samples as f64 / all as f64, error: error(samples, all) };
+    sorted(sums.into_iter().map(share).collect())
+}
+
+/// Divides the waits for one latch in one mode, most first. `of` returns whose part the samples of a row are.
+pub fn of_latch<'a, K: Copy + Ord>(
+    waits: &LatchWaits,
+    statements: &'a [StatementWaits],
+    of: impl Fn(&'a StatementWaits) -> K,
+) -> Vec<Share<K>> {
+    let of_latch = statements.iter().filter(|row| row.is_of(&waits.latch, waits.mode));
+    divide(of_latch.map(|row| (of(row), row.samples)))
 }
 
 /// Divides the waits for all latches, most first. Time waited for latches for which no thread was seen to wait is in
 /// no part.
-pub fn of_all<'a>(waits: &[LatchWaits], statements: &'a [StatementWaits]) -> Vec<StatementShare<'a>> {
-    let contended = || waits.iter().filter(|latch| latch.kind != Kind::Cond);
-    let all_ns = contended().map(|latch| latch.waits.sum_ns as f64).sum::<f64>().max(1.0);
-    let mut sums: BTreeMap<(&str, &str), StatementShare> = BTreeMap::new();
-    for latch in contended() {
-        for part in of_latch(latch, statements) {
-            let error_ns = part.error * latch.waits.sum_ns as f64;
-            let sum = sums.entry((part.digest, part.statement)).or_insert(StatementShare {
-                samples: 0,
-                wait_ns: 0.0,
-                error: 0.0,
-                ..part
-            });
+pub fn of_all<'a, K: Copy + Ord>(
+    waits: &[LatchWaits],
+    statements: &'a [StatementWaits],
+    of: impl Fn(&'a StatementWaits) -> K,
+) -> Vec<Share<K>> {
+    let all_ns = contended_ns(waits);
+    let mut sums: BTreeMap<K, Share<K>> = BTreeMap::new();
+    for latch in contended(waits) {
+        let weight = latch.waits.sum_ns as f64 / all_ns;
+        for part in of_latch(latch, statements, &of) {
+            let nothing = Share { samples: 0, share: 0.0, error: 0.0, ..part };
+            let sum = sums.entry(part.of).or_insert(nothing);
             sum.samples += part.samples;
-            sum.wait_ns += part.wait_ns;
+            sum.share += weight * part.share;
             // The errors of different latches are independent, so their squares add up.
-            sum.error += (error_ns / all_ns).powi(2);
+            sum.error += (weight * part.error).powi(2);
         }
     }
-    let whole =
-        |sum: StatementShare<'a>| StatementShare { share: sum.wait_ns / all_ns, error: sum.error.sqrt(), ..sum };
-    sorted(sums.into_values().map(whole).collect())
+    sorted(sums.into_values().map(|sum| Share { error: sum.error.sqrt(), ..sum }).collect())
+}
+
+fn contended(waits: &[LatchWaits]) -> impl Iterator<Item = &LatchWaits> {
+    waits.iter().filter(|latch| latch.kind != Kind::Cond)
+}
+
+/// Returns the time waited for all latches, in nanoseconds.
+pub fn contended_ns(waits: &[LatchWaits]) -> f64 {
+    contended(waits).map(|latch| latch.waits.sum_ns as f64).sum::<f64>().max(1.0)
 }
 
 /// A part of the waits for one latch.
@@ -137,15 +200,13 @@ fn by_callsite(modes: &[LatchWaits], callsites: &[CallsiteWaits]) -> Vec<Path> {
     paths
 }
 
-fn sorted(mut parts: Vec<StatementShare>) -> Vec<StatementShare> {
-    parts.sort_by(|a, b| {
-        b.wait_ns.total_cmp(&a.wait_ns).then_with(|| (a.digest, a.statement).cmp(&(b.digest, b.statement)))
-    });
+fn sorted<K: Ord>(mut parts: Vec<Share<K>>) -> Vec<Share<K>> {
+    parts.sort_by(|a, b| b.share.total_cmp(&a.share).then_with(|| a.of.cmp(&b.of)));
     parts
 }
 
 /// Returns half the width of the 95 % interval of a share (Agresti and Coull's, which is right for few samples too).
-pub(in crate::measure) fn error(samples: u64, all: u64) -> f64 {
+fn error(samples: u64, all: u64) -> f64 {
     let all = all as f64 + NORMAL_95 * NORMAL_95;
     let share = (samples as f64 + NORMAL_95 * NORMAL_95 / 2.0) / all;
     NORMAL_95 * (share * (1.0 - share) / all).sqrt()
@@ -174,17 +235,31 @@ mod tests {
 
     fn seen(latch: &str, digest: &str, samples: u64) -> StatementWaits {
         let (latch, digest) = (latch.to_owned(), digest.to_owned());
-        StatementWaits { latch, mode: Some(Mode::None), statement: digest.to_uppercase(), digest, samples }
+        let account = Account { user: format!("{digest}{samples}"), schema: String::new() };
+        StatementWaits { latch, mode: Some(Mode::None), statement: digest.to_uppercase(), digest, account, samples }
     }
 
     #[test]
     fn a_latchs_time_is_divided_by_samples() {
-        let statements = [seen("l", "a", 100), seen("l", "b", 300), seen("m", "a", 5), seen("l", "c", 0)];
-        let parts = of_latch(&waits("l", Kind::Mutex, 8_000), &statements);
-        let shown: Vec<_> = parts.iter().map(|part| (part.statement, part.samples, part.share, part.wait_ns)).collect();
-        assert_eq!(shown, [("B", 300, 0.75, 6_000.0), ("A", 100, 0.25, 2_000.0)]);
+        let statements =
+            [seen("l", "a", 60), seen("l", "b", 300), seen("m", "a", 5), seen("l", "c", 0), seen("l", "a", 40)];
+        let parts = of_latch(&waits("l", Kind::Mutex, 8_000), &statements, Statement::of);
+        let shown: Vec<_> = parts.iter().map(|part| (part.of.text, part.samples, part.share)).collect();
+        assert_eq!(shown, [("B", 300, 0.75), ("A", 100, 0.25)]);
         assert!((0.040..0.045).contains(&parts[0].error), "{parts:?}");
-        assert!(of_latch(&waits("n", Kind::Mutex, 8_000), &statements).is_empty());
+        assert!(of_latch(&waits("n", Kind::Mutex, 8_000), &statements, Statement::of).is_empty());
+    }
+
+    #[test]
+    fn what_is_no_statement_is_for_nobody() {
+        let nothing = StatementWaits { statement: "not read".to_owned(), ..seen("l", "", 40) };
+        let unknown = StatementWaits { account: Account::default(), ..seen("l", "a", 20) };
+        let statements = [seen("l", "a", 30), nothing, unknown, seen("l", "b", 10)];
+        let parts = of_latch(&waits("l", Kind::Mutex, 8_000), &statements, Client::of);
+        let shown: Vec<_> = parts.iter().map(|part| (part.of.to_string(), part.samples)).collect();
+        let expected = [("not read", 40), ("a30", 30), ("not known", 20), ("b10", 10)];
+        assert_eq!(shown, expected.map(|(name, samples)| (name.to_owned(), samples)));
+        assert!(Client::are_known(&parts) && !Client::are_known(&[parts[0], parts[2]]));
     }
 
     #[test]
@@ -225,9 +300,10 @@ mod tests {
     fn all_latches_together_are_weighted_by_time() {
         let latches = [waits("l", Kind::Mutex, 1_000), waits("m", Kind::Mutex, 3_000), waits("c", Kind::Cond, 9_000)];
         let statements = [seen("l", "a", 10), seen("m", "a", 1), seen("m", "b", 2), seen("c", "b", 50)];
-        let parts = of_all(&latches, &statements);
-        let shown: Vec<_> = parts.iter().map(|part| (part.digest, part.samples, part.wait_ns, part.share)).collect();
-        assert_eq!(shown, [("a", 11, 2_000.0, 0.5), ("b", 2, 2_000.0, 0.5)]);
+        let parts = of_all(&latches, &statements, Statement::of);
+        let shown: Vec<_> = parts.iter().map(|part| (part.of.digest, part.samples, part.share)).collect();
+        assert_eq!(shown, [("a", 11, 0.5), ("b", 2, 0.5)]);
+        assert_eq!(contended_ns(&latches), 4_000.0);
         let [l, m] = [error(10, 10) / 4.0, error(1, 3) * 0.75];
         assert!((parts[0].error - (l * l + m * m).sqrt()).abs() < 1e-9);
     }

@@ -11,7 +11,7 @@ use super::missed::{Estimate, Estimates};
 use super::taken_out::is_other;
 use super::texts::{Sample, Shown};
 use super::{
-    CallsiteWaits, Figures, Handoffs, LatchWaits, Locality, PageWaits, Reacquires, StackWaits, StatementWaits,
+    Account, CallsiteWaits, Figures, Handoffs, LatchWaits, Locality, PageWaits, Reacquires, StackWaits, StatementWaits,
 };
 use crate::bpf::bytes_of;
 use crate::bpf::latch::types;
@@ -63,8 +63,8 @@ type CallsiteId = (String, Mode, String);
 type PageId = (String, String, Option<u16>);
 /// The row's latch, and the domains that the latch came from and went to.
 type HandoffId = (String, u8, u8);
-/// The row's latch, mode, digest and statement.
-type StatementId = (String, Mode, String, String);
+/// The row's latch, mode, digest, statement and account.
+type StatementId = (String, Mode, String, String, Account);
 /// The row's latch, mode and call stack.
 type StackId = (String, Mode, String);
 
@@ -246,12 +246,14 @@ impl Tally<'_> {
         let rows = self.statements.iter().filter_map(|sample| {
             let (name, mode) = self.waited_for(named, sample)?;
             let (digest, statement) = sample.statement();
-            let id = (name.event.clone(), mode, digest.clone(), statement.clone());
+            let account = sample.account();
+            let id = (name.event.clone(), mode, digest.clone(), statement.clone(), account.clone());
             let row = StatementWaits {
                 latch: name.event.clone(),
                 mode: Some(mode),
                 digest,
                 statement,
+                account,
                 samples: sample.samples,
             };
             Some(ledger.shares((sample.doing, sample.shown), id, row))
@@ -446,10 +448,12 @@ mod tests {
     #[test]
     fn samples_are_shown_under_the_latchs_name() {
         use crate::measure::latch::texts::Text;
+        let app = || Account { user: "app".to_owned(), schema: "shop".to_owned() };
         let latch = |event, primitive| key(event, 0, primitive);
         let sample = |latch: &types::latch_key, shown, samples| {
-            let text = matches!(shown, Shown::Text(_))
-                .then(|| std::sync::Arc::new(Text { hash: "d1".to_owned(), shown: "COMMIT".to_owned() }));
+            let text = matches!(shown, Shown::Text(_)).then(|| {
+                std::sync::Arc::new(Text { hash: "d1".to_owned(), shown: "COMMIT".to_owned(), account: app() })
+            });
             Sample { doing: key_of(latch), shown, text, samples }
         };
         let (trx, done) = (latch(TRX, MUTEX), latch(DONE, REACQUIRE));
@@ -474,7 +478,10 @@ mod tests {
         let Figures { statements, call_stacks, .. } = tally.figures(&mut Fake, &mut Ledgers::default());
         let shown: Vec<_> = statements.iter().map(|row| (row.place(), row.samples)).collect();
         let mode = Some(Mode::None);
-        let expected = [((TRX, mode, "d1", "COMMIT"), 7), ((TRX, mode, "", StatementWaits::NOTHING), 2)];
+        let expected = [
+            ((TRX, mode, "d1", "COMMIT", &app()), 7),
+            ((TRX, mode, "", StatementWaits::NOTHING, &Account::default()), 2),
+        ];
         assert_eq!(shown, expected);
         let shown: Vec<_> = call_stacks.iter().map(|row| (row.place(), row.samples)).collect();
         assert_eq!(shown, [((TRX, mode, "COMMIT"), 7), ((TRX, mode, StackWaits::UNREAD), 2)]);

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use sha2::{Digest as _, Sha256};
 
-use super::figures::StatementWaits;
+use super::figures::{Account, StatementWaits};
 
 /// The most texts that are counted. A server can have more; samples of the others count as [`Shown::Other`].
 const MOST_TEXTS: usize = 200;
@@ -38,6 +38,8 @@ pub(in crate::measure) struct Text {
     pub hash: String,
     /// What may be shown of it.
     pub shown: String,
+    /// For whom it was executed, if it is a statement.
+    pub account: Account,
 }
 
 /// How often threads were seen that did something, with a text.
@@ -53,10 +55,10 @@ pub(in crate::measure) struct Sample<D> {
 
 /// What was counted so far of threads that did something.
 pub(in crate::measure) struct Texts<D> {
-    /// By the whole text.
-    numbers: HashMap<String, Number>,
+    /// By the whole text and the account.
+    numbers: HashMap<(String, Account), Number>,
     /// The numbers of those that were displaced.
-    displaced: HashMap<String, u64>,
+    displaced: HashMap<(String, Account), u64>,
     texts: HashMap<u64, Arc<Text>>,
     samples: HashMap<(D, Shown), u64>,
     last_number: u64,
@@ -88,6 +90,11 @@ impl<D> Sample<D> {
         };
         (String::new(), text.to_owned())
     }
+
+    /// Returns for whom the threads executed it, as far as that is known.
+    pub fn account(&self) -> Account {
+        self.text.as_ref().map(|text| text.account.clone()).unwrap_or_default()
+    }
 }
 
 impl<D: Copy + Eq + Hash> Texts<D> {
@@ -106,25 +113,27 @@ impl<D: Copy + Eq + Hash> Texts<D> {
         }
     }
 
-    /// Adds `weight` samples of a text to what was seen. Returns what they count as.
-    pub fn seen(&mut self, text: &str, weight: u64) -> Shown {
+    /// Adds `weight` samples of a text, executed for someone, to what was seen. Returns what they count as.
+    pub fn seen(&mut self, text: &str, account: &Account, weight: u64) -> Shown {
         self.fade(weight);
-        if let Some(known) = self.numbers.get_mut(text) {
+        let key = (text.to_owned(), account.clone());
+        if let Some(known) = self.numbers.get_mut(&key) {
             known.weight += weight as f64;
             return Shown::Text(known.number);
         }
         if self.numbers.len() >= MOST_TEXTS && !self.make_room(weight as f64) {
             return Shown::Other;
         }
-        let number = self.displaced.remove(text).unwrap_or_else(|| self.add(text));
-        self.numbers.insert(text.to_owned(), Number { number, weight: weight as f64 });
+        let number = self.displaced.remove(&key).unwrap_or_else(|| self.add(text, account));
+        self.numbers.insert(key, Number { number, weight: weight as f64 });
         Shown::Text(number)
     }
 
-    fn add(&mut self, text: &str) -> u64 {
+    fn add(&mut self, text: &str, account: &Account) -> u64 {
         self.last_number += 1;
         let hash = Sha256::digest(text).iter().take(8).map(|byte| format!("{byte:02x}")).collect();
-        self.texts.insert(self.last_number, Arc::new(Text { hash, shown: (self.show)(text) }));
+        let text = Text { hash, shown: (self.show)(text), account: account.clone() };
+        self.texts.insert(self.last_number, Arc::new(text));
         self.last_number
     }
 
@@ -211,7 +220,7 @@ mod tests {
     }
 
     fn see(texts: &mut Texts<MapKey>, text: &str, weight: u64) -> Shown {
-        let shown = texts.seen(text, weight);
+        let shown = texts.seen(text, &Account::default(), weight);
         texts.count(LATCH, shown, weight);
         shown
     }
@@ -225,7 +234,8 @@ mod tests {
         let mut all = texts.all();
         all.sort_by_key(|sample| sample.shown);
         // sha256sum of the text
-        let text = Text { hash: "66cbb3a40d4bbd15".to_owned(), shown: "SELECT ?".to_owned() };
+        let text =
+            Text { hash: "66cbb3a40d4bbd15".to_owned(), shown: "SELECT ?".to_owned(), account: Account::default() };
         let sample = |shown, text, samples| Sample { doing: LATCH, shown, text, samples };
         assert_eq!(all, [sample(one, Some(Arc::new(text)), 5), sample(Shown::Nothing, None, 2)]);
     }
@@ -268,7 +278,7 @@ mod tests {
         for i in 0..400_000 {
             see(&mut texts, &format!("UPDATE b{}", i % 400), 1);
         }
-        assert!(!texts.numbers.contains_key("SELECT once"), "it is still counted");
+        assert!(!texts.numbers.keys().any(|(text, _)| text == "SELECT once"), "it is still counted");
         for i in 0..20_000 {
             see(&mut texts, &format!("SELECT a{i}"), 1);
         }
@@ -279,7 +289,7 @@ mod tests {
     #[test]
     fn memory_is_bounded() {
         let mut texts = Texts::new(1000, str::to_owned);
-        let shown = texts.seen("SELECT ?", 1);
+        let shown = texts.seen("SELECT ?", &Account::default(), 1);
         for i in 0..2 * MOST_COUNTERS as u64 {
             let mut latch = LATCH;
             latch[..8].copy_from_slice(&(i % 5000).to_ne_bytes());

@@ -54,6 +54,10 @@ pub struct StatementRow {
     pub digest: Option<String>,
     /// The statement without its values, or what stands in place of one.
     pub statement: String,
+    /// The user for whom it was executed; `None` if that is not known.
+    pub user: Option<String>,
+    /// The schema that was chosen; `None` if none was, or if it is not known.
+    pub schema: Option<String>,
     /// The number of times that a thread was seen.
     pub samples: i64,
 }
@@ -67,6 +71,10 @@ pub struct StatementCpuRow {
     pub digest: Option<String>,
     /// The statement without its values, or what stands in place of one.
     pub statement: String,
+    /// The user for whom it was executed; `None` if that is not known.
+    pub user: Option<String>,
+    /// The schema that was chosen; `None` if none was, or if it is not known.
+    pub schema: Option<String>,
     /// The number of times that a thread was seen. Its share of all is the statement's share of the CPU time.
     pub samples: i64,
     /// The number of times that it was at an instruction that orders memory.
@@ -163,11 +171,18 @@ pub fn statements(recording: &Recording) -> Vec<StatementRow> {
             time_ms: time_ms(&recording.start, at_ns),
             latch: key.latch.clone(),
             mode: key.mode.clone().unwrap_or_default(),
-            digest: (!key.digest.is_empty()).then(|| key.digest.clone()),
+            digest: some(&key.digest),
             statement: key.statement.clone(),
+            user: some(&key.account.user),
+            schema: some(&key.account.schema),
             samples: delta.counts[0],
         }
     })
+}
+
+/// Returns a text, if it has any.
+fn some(text: &str) -> Option<String> {
+    (!text.is_empty()).then(|| text.to_owned())
 }
 
 /// Returns a row for each statement and second in which threads were seen that ran.
@@ -177,8 +192,10 @@ pub fn cpu_statements(recording: &Recording) -> Vec<StatementCpuRow> {
         let key = &keys[delta.row];
         StatementCpuRow {
             time_ms: time_ms(&recording.start, at_ns),
-            digest: (!key.digest.is_empty()).then(|| key.digest.clone()),
+            digest: some(&key.digest),
             statement: key.statement.clone(),
+            user: some(&key.account.user),
+            schema: some(&key.account.schema),
             samples: delta.counts[0],
             ordering_samples: delta.counts[1],
         }

@@ -4,8 +4,8 @@ use ratatui::style::{Modifier, Style};
 use ratatui::text::Line;
 
 use super::{LatchId, Screen};
-use crate::measure::cpu::CpuShare;
 use crate::measure::holder::{BlockedBy, HolderState};
+use crate::measure::latch::shares::{divide, Share, Statement};
 use crate::measure::latch::{error_ns, shares, CallsiteWaits, Handoffs, LatchWaits};
 use crate::measure::Snapshot;
 use crate::model::{Histogram, BUCKET_BOUNDS_NS};
@@ -240,36 +240,29 @@ fn holders(now: &Snapshot, latch: &LatchId, width: usize) -> Vec<String> {
 
 /// Returns the statements that waited for a latch since attach, if any were seen.
 fn statements(now: &Snapshot, latch: &LatchWaits, width: usize, most: usize) -> Vec<String> {
-    let parts = shares::of_latch(latch, &now.latch.statements);
+    let parts = shares::of_latch(latch, &now.latch.statements, Statement::of);
     if parts.is_empty() {
         return Vec::new();
     }
-    let line = |part: &shares::StatementShare| {
-        statement_line(&format::share(part.share, part.error), (part.digest, part.statement), width)
-    };
     let title = [String::new(), "statements, since attach".to_owned()];
-    title.into_iter().chain(parts.iter().take(most).map(line)).collect()
+    title.into_iter().chain(parts.iter().take(most).map(|part| statement_line(part, width))).collect()
 }
 
 /// Returns the statements that used CPU time since attach, if any were seen.
 pub(super) fn cpu_statements(now: &Snapshot, width: usize) -> Vec<String> {
-    let parts = CpuShare::of_all(&now.cpu.statements);
+    let parts = divide(now.cpu.statements.iter().map(|row| (row.statement(), row.samples)));
     if parts.is_empty() {
         return Vec::new();
     }
-    let line = |part: &CpuShare| {
-        let statement = (&*part.statement.digest, &*part.statement.statement);
-        statement_line(&format::share(part.share, part.error), statement, width)
-    };
     let title = ["statements, since attach".to_owned()];
-    title.into_iter().chain(parts.iter().take(CPU_STATEMENTS).map(line)).collect()
+    title.into_iter().chain(parts.iter().take(CPU_STATEMENTS).map(|part| statement_line(part, width))).collect()
 }
 
-/// Returns a line about a statement, given as its digest and its text. The digest says which it is where the text is
-/// its first word.
-fn statement_line(share: &str, (digest, statement): (&str, &str), width: usize) -> String {
-    let name = if statement.contains(' ') { "" } else { digest };
-    let text = format!("{statement} {name}");
+/// Returns a line about a statement. The digest says which it is where the text is its first word.
+fn statement_line(part: &Share<Statement>, width: usize) -> String {
+    let share = format::share(part.share, part.error);
+    let name = if part.of.text.contains(' ') { "" } else { part.of.digest };
+    let text = format!("{} {name}", part.of.text);
     format!("{share:>8} {}", cut_middle(text.trim_end(), width.saturating_sub(9)))
 }
 

@@ -286,7 +286,23 @@ fn busy_latches(n: u64) -> latch::Figures {
 pub fn statement(latch: &str, mode: Mode, statement: &str, samples: u64) -> StatementWaits {
     let is_one = ![StatementWaits::NOTHING, StatementWaits::UNREAD, StatementWaits::OTHER].contains(&statement);
     let digest = if is_one { format!("{:016x}", statement.len()) } else { String::new() };
-    StatementWaits { latch: latch.to_owned(), mode: Some(mode), digest, statement: statement.to_owned(), samples }
+    let account = match statement.split(' ').next() {
+        Some("UPDATE" | "INSERT") => account("app", "shop"),
+        Some("SELECT") => account("report", ""),
+        _ => Account::default(),
+    };
+    StatementWaits {
+        latch: latch.to_owned(),
+        mode: Some(mode),
+        digest,
+        statement: statement.to_owned(),
+        account,
+        samples,
+    }
+}
+
+fn account(user: &str, schema: &str) -> Account {
+    Account { user: user.to_owned(), schema: schema.to_owned() }
 }
 
 /// Returns samples of a call stack, or of what stands in place of one.
@@ -296,7 +312,8 @@ pub fn call_stack(latch: &str, mode: Mode, calls: &str, samples: u64) -> StackWa
 
 fn cpu_statement(statement: &str, samples: u64) -> StatementCpu {
     let row = self::statement("", Mode::None, statement, samples);
-    StatementCpu { digest: row.digest, statement: row.statement, samples, ordering_samples: samples / 20 }
+    let ordering_samples = samples / 20;
+    StatementCpu { digest: row.digest, statement: row.statement, account: row.account, samples, ordering_samples }
 }
 
 fn busy_cpu(n: u64) -> cpu::Figures {

@@ -4,7 +4,7 @@ use maud::{html, Markup};
 
 use super::call_stacks;
 use super::text::{rate, share_of, split, won};
-use super::{Bucket, LatchReport, LatchesReport, PageReport, ReacquireReport, StatementReport};
+use super::{Bucket, ClientReport, LatchReport, LatchesReport, PageReport, ReacquireReport, StatementReport};
 use crate::html::{more, table};
 use crate::model::BUCKET_BOUNDS_NS;
 use crate::present::format::{self, NOTHING};
@@ -41,6 +41,7 @@ pub(super) fn details(waits: &LatchesReport, duration: f64) -> Markup {
             p.soft { "From samples of the threads that wait, with values replaced. Errors are those of 95 % confidence." }
             (statements(&waits.statements, ROWS))
         }
+        (clients("Users whose statements wait", "wait", &waits.clients))
         @if !waits.call_stacks.is_empty() { (call_stacks::html(&waits.call_stacks)) }
         @if !waits.pages.is_empty() {
             h2 { "Pages waited for" }
@@ -179,6 +180,23 @@ fn statements(all: &[StatementReport], most: usize) -> Markup {
     html! {
         (table(&["statement", "digest", "share", "wait", "seen"], rows))
         (more(all.len().saturating_sub(most)))
+    }
+}
+
+/// Returns users and schemas, if any are known. `time` is the heading of their time.
+pub(in crate::measure) fn clients(title: &str, time: &str, clients: &[ClientReport]) -> Markup {
+    let rows = clients.iter().take(ROWS).map(|client| {
+        let (share, time) = (format::share(client.share, client.share_error), format::nanoseconds(client.time * 1e9));
+        let user = if client.user.is_empty() && client.schema.is_empty() { client.name() } else { client.user.clone() };
+        (user, vec![client.schema.clone(), share, time, client.samples.to_string()])
+    });
+    html! {
+        @if !clients.is_empty() {
+            h2 { (title) }
+            p.soft { "From samples, with the schema that was chosen. Errors are those of 95 % confidence." }
+            (table(&["user", "schema", "share", time, "seen"], rows))
+            (more(clients.len().saturating_sub(ROWS)))
+        }
     }
 }
 

@@ -9,7 +9,8 @@ mod text;
 pub use call_stacks::CallStackReport;
 pub(crate) use call_stacks::{towers, Tower};
 pub use handoffs::HandoffsReport;
-pub(in crate::measure) use text::write_statement;
+pub(in crate::measure) use html::clients as html_clients;
+pub(in crate::measure) use text::{write_clients, write_statement};
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Formatter};
@@ -17,8 +18,8 @@ use std::fmt::{self, Formatter};
 use maud::Markup;
 use serde::Serialize;
 
-use super::figures::{CallsiteWaits, LatchWaits, PageWaits, Reacquires, StatementWaits};
-use super::shares::{self, StatementShare};
+use super::figures::{Account, CallsiteWaits, LatchWaits, PageWaits, Reacquires, StatementWaits};
+use super::shares::{self, Client, Share, Statement};
 use crate::model::{Histogram, Mode, BUCKET_BOUNDS_NS};
 use crate::recording::report::{seconds, Findings, Report, Section};
 use crate::recording::Recording;
@@ -38,6 +39,8 @@ pub struct LatchesReport {
     /// What threads executed that waited for contended latches, by time, longest first. Empty if statements were not
     /// read.
     pub statements: Vec<StatementReport>,
+    /// For whom they executed it, by time, longest first. Empty if that is not known.
+    pub clients: Vec<ClientReport>,
     /// Through which calls threads came to wait for contended latches, longest first. Empty if call stacks were not
     /// read.
     pub call_stacks: Vec<CallStackReport>,
@@ -47,12 +50,14 @@ impl LatchesReport {
     /// Reports on a recording whose latches are these: contended ones and condition variables.
     pub(crate) fn new(recording: &Recording, contended: &[LatchWaits], conditions: &[LatchWaits]) -> LatchesReport {
         let builder = Builder::new(recording);
+        let all = shares::contended_ns(contended) / 1e9;
         LatchesReport {
             latches: builder.reports(contended),
             conditions: builder.reports(conditions),
             reacquires: reacquires(recording, contended),
             pages: recording.pages().into_iter().filter(|page| page.wait_ns > 0).map(page).collect(),
-            statements: shares::of_all(contended, &builder.statements).iter().map(statement).collect(),
+            statements: statements(&shares::of_all(contended, &builder.statements, Statement::of), all),
+            clients: clients(&shares::of_all(contended, &builder.statements, Client::of), all),
             call_stacks: call_stacks::call_stacks(recording),
         }
     }
@@ -224,6 +229,37 @@ pub struct StatementReport {
     pub share_error: f64,
 }
 
+/// A user's part, in one schema, of the time that threads waited or used the CPU, by the number of times that threads
+/// were seen.
+#[derive(Clone, Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct ClientReport {
+    /// The name of the user, without the host; empty if it is not known, or if this is no user.
+    pub user: String,
+    /// The schema that was chosen; empty if none was, if it is not known, or if this is no user.
+    pub schema: String,
+    /// What stands in place of a user: `no statement`, `not read`, `other`; empty if this is one.
+    pub instead: String,
+    /// The number of times that a thread was seen.
+    pub samples: u64,
+    /// The time of all threads together.
+    pub time: f64,
+    /// The share of the time of all, 0 to 1.
+    pub share: f64,
+    /// Half the width of the 95 % confidence interval of `share`, if samples were independent.
+    pub share_error: f64,
+}
+
+impl ClientReport {
+    /// Returns how the client is shown: `app in shop`.
+    pub(in crate::measure) fn name(&self) -> String {
+        if self.instead.is_empty() {
+            return Account { user: self.user.clone(), schema: self.schema.clone() }.to_string();
+        }
+        self.instead.clone()
+    }
+}
+
 /// The waits for pages at one level of an index.
 #[derive(Clone, Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
@@ -311,7 +347,7 @@ impl<'a> Builder<'a> {
             histogram: buckets(waits),
             wait_by_second: self.by_second.get(&(latch.latch.as_str(), kind, mode)).cloned().unwrap_or_default(),
             callsites: self.callsites(&latch.latch, latch.mode),
-            statements: shares::of_latch(latch, &self.statements).iter().map(statement).collect(),
+            statements: statements(&shares::of_latch(latch, &self.statements, Statement::of), seconds(waits.sum_ns)),
         }
     }
 
@@ -352,14 +388,40 @@ fn reacquires(recording: &Recording, latches: &[LatchWaits]) -> Vec<ReacquireRep
         .collect()
 }
 
-fn statement(part: &StatementShare) -> StatementReport {
-    StatementReport {
-        digest: part.digest.to_owned(),
-        statement: part.statement.to_owned(),
+/// Reports on the parts of so many seconds.
+fn statements(parts: &[Share<Statement>], all: f64) -> Vec<StatementReport> {
+    let report = |part: &Share<Statement>| StatementReport {
+        digest: part.of.digest.to_owned(),
+        statement: part.of.text.to_owned(),
         samples: part.samples,
-        wait: part.wait_ns / 1e9,
+        wait: part.share * all,
         share: part.share,
         share_error: part.error,
+    };
+    parts.iter().map(report).collect()
+}
+
+/// Reports on the parts of so many seconds; on none if nothing is known of any client.
+pub(in crate::measure) fn clients(parts: &[Share<Client>], all: f64) -> Vec<ClientReport> {
+    let report = |part: &Share<Client>| {
+        let (account, instead) = match part.of {
+            Client::Account(account) => (account.clone(), ""),
+            Client::Instead(text) => (Account::default(), text),
+        };
+        ClientReport {
+            user: account.user,
+            schema: account.schema,
+            instead: instead.to_owned(),
+            samples: part.samples,
+            time: part.share * all,
+            share: part.share,
+            share_error: part.error,
+        }
+    };
+    if Client::are_known(parts) {
+        parts.iter().map(report).collect()
+    } else {
+        Vec::new()
     }
 }
 

@@ -3,7 +3,8 @@
 use std::fmt::{self, Formatter};
 
 use super::{
-    CallStackReport, CallsiteReport, LatchReport, LatchesReport, PageReport, ReacquireReport, Spins, StatementReport,
+    CallStackReport, CallsiteReport, ClientReport, LatchReport, LatchesReport, PageReport, ReacquireReport, Spins,
+    StatementReport,
 };
 use crate::present::format::{self, NOTHING};
 use crate::present::names::{cut_middle, short_names};
@@ -15,6 +16,7 @@ const CALLSITES: usize = 3;
 const REACQUIRES: usize = 5;
 const PAGES: usize = 5;
 const STATEMENTS: usize = 10;
+const CLIENTS: usize = 10;
 /// The latches whose statements are listed, and how many of each.
 const STATEMENT_LATCHES: usize = 3;
 const LATCH_STATEMENTS: usize = 3;
@@ -130,6 +132,24 @@ fn statements(f: &mut Formatter, waits: &LatchesReport, duration: f64) -> fmt::R
     for latch in waits.latches.iter().filter(|latch| !latch.statements.is_empty()).take(STATEMENT_LATCHES) {
         writeln!(f, "for {}{}", latch.latch, latch.in_mode())?;
         one_per_line(f, &latch.statements, LATCH_STATEMENTS, duration)?;
+    }
+    write_clients(f, "users whose statements wait", &waits.clients, duration)
+}
+
+/// Writes users and schemas, with their part of each second, their share, and how often their threads were seen.
+pub(in crate::measure) fn write_clients(
+    f: &mut Formatter,
+    title: &str,
+    clients: &[ClientReport],
+    duration: f64,
+) -> fmt::Result {
+    if clients.is_empty() {
+        return Ok(());
+    }
+    writeln!(f, "\n{title}, and their schemas, from samples")?;
+    for client in clients.iter().take(CLIENTS) {
+        let share = format::share(client.share, client.share_error);
+        write_statement(f, client.time / duration, &share, client.samples, ("", &client.name()))?;
     }
     Ok(())
 }

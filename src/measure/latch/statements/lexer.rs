@@ -80,8 +80,7 @@ struct Lexer<'t> {
     is_conditional: bool,
 }
 
-/// What follows a text. In one, outside of values, it is the end of a statement that took the place of a longer one
-/// while it was read; what follows are remains of others, and may be parts of their values.
+/// What follows a text.
 const NOTHING: u8 = 0;
 
 fn is_name(byte: u8) -> bool {
@@ -89,11 +88,7 @@ fn is_name(byte: u8) -> bool {
 }
 
 fn is_space(byte: u8) -> bool {
-    (byte <= b' ' && byte != NOTHING) || byte == 0x7f
-}
-
-fn is_in_line(byte: u8) -> bool {
-    byte != b'\n' && byte != NOTHING
+    byte <= b' ' || byte == 0x7f
 }
 
 impl<'t> Lexer<'t> {
@@ -114,7 +109,6 @@ impl<'t> Lexer<'t> {
         let first = self.byte(0);
         match first {
             _ if self.at >= self.text.len() => Ok(None),
-            NOTHING => Err(End::Stopped),
             b'\'' | b'"' => self.string(),
             b'`' => self.quoted_name(),
             b'?' => {
@@ -140,8 +134,8 @@ impl<'t> Lexer<'t> {
         loop {
             self.take(is_space);
             match (self.byte(0), self.byte(1), self.byte(2)) {
-                (b'#', ..) => _ = self.take(is_in_line),
-                (b'-', b'-', after) if after == NOTHING || is_space(after) => _ = self.take(is_in_line),
+                (b'#', ..) => _ = self.take(|byte| byte != b'\n'),
+                (b'-', b'-', after) if is_space(after) => _ = self.take(|byte| byte != b'\n'),
                 (b'/', b'*', b'!') => self.skip_condition(3)?,
                 (b'/', b'*', b'M') if self.byte(3) == b'!' => self.skip_condition(4)?,
                 (b'/', b'*', kind) => {

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-pub(in crate::measure) use self::reader::{Executes, Place, StatementReader};
+pub(in crate::measure) use self::reader::{name_of, Executes, Place, StatementReader};
 use super::holders::is_contended;
 use super::keys::MapKey;
 use super::looks::{InTurn, Look, Waiting};
@@ -136,8 +136,8 @@ impl StatementSampler {
         let executes =
             self.reader.read(&waiting.iter().map(|waiting| pointer_of(waiting.thread)).collect::<Vec<u64>>());
         let mut texts = self.seen.texts.lock();
-        for (waiting, executes) in waiting.iter().zip(executes) {
-            executes.add_to(&mut texts, waiting.latch, waiting.weight);
+        for (waiting, (executes, account)) in waiting.iter().zip(executes) {
+            executes.add_to(&account, &mut texts, waiting.latch, waiting.weight);
         }
     }
 }

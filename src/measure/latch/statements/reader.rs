@@ -4,7 +4,8 @@ use std::hash::Hash;
 
 use super::digest::digest_text;
 use crate::analysis::ThreadOffset;
-use crate::discovery::StatementAt;
+use crate::discovery::{account, AccountAt, StatementAt};
+use crate::measure::latch::figures::Account;
 use crate::measure::latch::texts::{Shown, Texts};
 use crate::server::{Memory, Target};
 
@@ -31,10 +32,10 @@ impl Executes {
         digest_text(text, is_cut).map_or(Executes::Unread, Executes::Statement)
     }
 
-    /// Counts `weight` samples of threads that did something and executed this.
-    pub fn add_to<D: Copy + Eq + Hash>(&self, texts: &mut Texts<D>, doing: D, weight: u64) {
+    /// Counts `weight` samples of threads that did something and executed this for someone.
+    pub fn add_to<D: Copy + Eq + Hash>(&self, account: &Account, texts: &mut Texts<D>, doing: D, weight: u64) {
         let shown = match self {
-            Executes::Statement(text) => texts.seen(text, weight),
+            Executes::Statement(text) => texts.seen(text, account, weight),
             Executes::Nothing => Shown::Nothing,
             Executes::Unread => Shown::Unread,
         };
@@ -49,6 +50,8 @@ pub(in crate::measure) struct Place {
     pub session: i64,
     /// The offset in the session of the text's address, which its length follows.
     pub text: u64,
+    /// Where the session keeps for whom it works.
+    pub account: AccountAt,
 }
 
 impl Place {
@@ -58,11 +61,11 @@ impl Place {
             ThreadOffset::Fixed(distance) => distance,
             ThreadOffset::InSlot(slot) => Memory::new(target.pid).u64(slot.wrapping_add(target.bias))? as i64,
         };
-        Some(Place { session, text: at.text })
+        Some(Place { session, text: at.text, account: account(&target.image) })
     }
 }
 
-/// Reads the statements of one server's threads. Values in them do not leave this module.
+/// Reads the statements of one server's threads. Values in them do not leave it.
 pub(in crate::measure) struct StatementReader {
     memory: Memory,
     place: Place,
@@ -73,16 +76,74 @@ pub(in crate::measure) struct StatementReader {
 /// The address and the length of a text.
 type Text = (u64, u64);
 
+/// The longest name of a user or schema, in bytes. Servers allow up to 128 characters, mostly of one byte.
+const LONGEST_NAME: u64 = 128;
+
+/// A name whose length is not known is not read beyond its page. This is the smallest page size.
+const PAGE: u64 = 4096;
+
+/// Returns the name that these bytes are, up to a NUL: the last byte, if they are a name as a whole. What changed while
+/// it was read mostly ends elsewhere.
+pub(in crate::measure) fn name_of(bytes: &[u8], as_a_whole: bool) -> Option<String> {
+    let end = bytes.iter().position(|byte| *byte == 0).filter(|end| !as_a_whole || end + 1 == bytes.len())?;
+    let name = std::str::from_utf8(&bytes[..end]).ok()?;
+    (!name.chars().any(char::is_control)).then(|| name.to_owned())
+}
+
 impl StatementReader {
     /// Creates one for a server whose program has statements there. `None` if the server's memory cannot be read.
     pub fn new(target: &Target, at: StatementAt) -> Option<StatementReader> {
         Some(StatementReader { memory: Memory::new(target.pid), place: Place::new(target, at)?, copies: Vec::new() })
     }
 
-    /// Returns what the threads with these thread pointers execute, which has to be the same all the while.
-    pub fn read(&mut self, threads: &[u64]) -> Vec<Executes> {
+    /// Returns what the threads with these thread pointers execute, which has to be the same all the while, and for
+    /// whom.
+    pub fn read(&mut self, threads: &[u64]) -> Vec<(Executes, Account)> {
         let sessions = self.sessions(threads);
-        self.read_sessions(sessions)
+        let accounts = self.accounts(&sessions);
+        self.read_sessions(sessions).into_iter().zip(accounts).collect()
+    }
+
+    /// Returns for whom sessions work.
+    fn accounts(&mut self, sessions: &[Option<u64>]) -> Vec<Account> {
+        let in_session = |offset: Option<u64>| -> Vec<Option<u64>> {
+            let at = |session: &Option<u64>| Some(session.filter(|session| *session != 0)?.wrapping_add(offset?));
+            sessions.iter().map(at).collect()
+        };
+        let AccountAt { schema, user } = self.place.account;
+        let schemas = self.names(&in_session(schema), true);
+        let contexts = in_session(user.map(|user| user.context));
+        let known: Vec<u64> = contexts.iter().flatten().copied().collect();
+        let mut read = self.memory.read_many(&known).into_iter().map(|bytes| bytes.map(u64::from_le_bytes));
+        let name = |context: Option<u64>| context?.checked_add(user?.name);
+        let names: Vec<Option<u64>> = contexts.iter().map(|at| name(at.and_then(|_| read.next().flatten()))).collect();
+        let users = self.names(&names, user.is_some_and(|user| user.has_length));
+        users.into_iter().zip(schemas).map(|(user, schema)| Account { user, schema }).collect()
+    }
+
+    /// Reads names, of which the address is in memory at these places, followed by the length if it `has_length`.
+    /// Returns an empty one where there is none, or where it is not certain to be a name as a whole.
+    fn names(&mut self, at: &[Option<u64>], has_length: bool) -> Vec<String> {
+        let mut names = vec![String::new(); at.len()];
+        let (open, at): (Vec<usize>, Vec<u64>) = at.iter().enumerate().filter_map(|(n, at)| Some((n, (*at)?))).unzip();
+        let texts = self.texts(&at);
+        let piece = |text: Option<Text>| match text {
+            Some((at, length)) if has_length && (1..=LONGEST_NAME).contains(&length) => (at, length as usize + 1),
+            Some((at, _)) if !has_length && at != 0 => (at, (LONGEST_NAME + 1).min(PAGE - at % PAGE) as usize),
+            _ => (0, 0),
+        };
+        let pieces: Vec<(u64, usize)> = texts.iter().map(|text| piece(*text)).collect();
+        let is_copied = self.memory.read_ranges(&pieces, &mut self.copies);
+        let again = self.texts(&at);
+        let mut left = &self.copies[..];
+        for (i, (_, length)) in pieces.iter().enumerate() {
+            let (bytes, rest) = left.split_at(*length);
+            left = rest;
+            if is_copied[i] && *length > 0 && again[i] == texts[i] {
+                names[open[i]] = name_of(bytes, has_length).unwrap_or_default();
+            }
+        }
+        names
     }
 
     /// Returns the address of the session that each thread with one of these thread pointers has, or 0 if it has none;
@@ -152,6 +213,7 @@ impl StatementReader {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::discovery::UserAt;
 
     /// Where this test's sessions and threads have things, in bytes.
     const TEXT: u64 = 24;
@@ -164,10 +226,15 @@ mod tests {
 
     /// Reads the statements of threads that have these pointers to their sessions.
     fn read(sessions: &[u64]) -> Vec<Executes> {
+        let at = AccountAt::default();
+        read_with(sessions, at).into_iter().map(|(executes, _)| executes).collect()
+    }
+
+    fn read_with(sessions: &[u64], account: AccountAt) -> Vec<(Executes, Account)> {
         let threads: Vec<[u64; 3]> = sessions.iter().map(|session| [*session, 8, 9]).collect();
         let pointers: Vec<u64> = threads.iter().map(|thread| std::ptr::from_ref(&thread[2]) as u64).collect();
         let memory = Memory::new(std::process::id() as i32);
-        let place = Place { session: SESSION, text: TEXT };
+        let place = Place { session: SESSION, text: TEXT, account };
         StatementReader { memory, place, copies: Vec::new() }.read(&pointers)
     }
 
@@ -200,5 +267,43 @@ mod tests {
             [session(at(&text), text.len() as u64), session(0x1234, 80), session(at(&number), LONGEST + 1)];
         let all = read(&[at(&other), at(&garbage), at(&huge), 0x10, u64::MAX - 7]);
         assert!(all.iter().all(|executes| *executes == Executes::Unread), "{all:?}");
+    }
+
+    /// The first words of a session are where its security context is, and its schema.
+    #[test]
+    fn accounts_are_read_as_a_whole() {
+        let (user, schema, text) = (*b"app\0", *b"shop\0left", *b"COMMIT");
+        let context = [9, at(&user), 3];
+        let session = |context: u64, schema: u64, length: u64| [context, schema, length, at(&text), text.len() as u64];
+        let sessions = [
+            session(at(&context), at(&schema), 4),
+            session(at(&context), at(&schema), 3),
+            session(at(&context), at(&schema), 6),
+            session(0, 0, 0),
+            session(16, 16, 4),
+        ];
+        for has_length in [true, false] {
+            let user = Some(UserAt { context: 0, name: 8, has_length });
+            let read = read_with(&sessions.each_ref().map(at), AccountAt { schema: Some(8), user });
+            let shown: Vec<(&str, &str)> = read.iter().map(|(_, a)| (&*a.user, &*a.schema)).collect();
+            assert_eq!(shown, [("app", "shop"), ("app", ""), ("app", ""), ("", ""), ("", "")]);
+            assert!(read.iter().all(|(executes, _)| *executes == Executes::Statement("COMMIT".to_owned())));
+        }
+        let read = read_with(&[at(&sessions[0]), 0], AccountAt::default());
+        assert!(read.iter().all(|(_, account)| account.is_empty()), "{read:?}");
+    }
+
+    #[test]
+    fn names_end_where_they_should() {
+        let cases: [(&[u8], [Option<&str>; 2]); 5] = [
+            (b"shop\0", [Some("shop"), Some("shop")]),
+            (b"a\0shop\0", [None, Some("a")]),
+            (b"shop", [None, None]),
+            (b"a\x1b[1m\0", [None, None]),
+            (b"\xff\0", [None, None]),
+        ];
+        for (bytes, expected) in cases {
+            assert_eq!([true, false].map(|whole| name_of(bytes, whole)).each_ref().map(Option::as_deref), expected);
+        }
     }
 }

@@ -1,6 +1,7 @@
 //! Observes threads going to sleep on a futex and waking up, by the cheapest means that this kernel offers.
 
 use std::mem::MaybeUninit;
+use std::ops::RangeInclusive;
 use std::sync::OnceLock;
 
 use libbpf_rs::btf::{self, Btf, ReferencesType};
@@ -10,8 +11,9 @@ use libbpf_rs::{Link, ProgramMut, ProgramType, Result, TracepointCategory};
 use super::features::has_helper;
 use crate::bpf::calibrate::CalibrateSkelBuilder;
 
-/// The number of arguments of the kernel's `futex_wake`.
-const FUTEX_WAKE_ARGUMENTS: usize = 4;
+/// How many arguments the kernel's `futex_wake` may have: 4, or 5 as in Linux 7.2. The first is the address of the word
+/// in both cases, and no other is read.
+const FUTEX_WAKE_ARGUMENTS: RangeInclusive<usize> = 4..=5;
 /// The number of arguments of the kernel's `futex_wait`. A program on its return finds the result after them.
 const FUTEX_WAIT_ARGUMENTS: usize = 5;
 
@@ -65,7 +67,9 @@ pub fn stacks_are_shown() -> bool {
 
 /// Returns whether a program on the kernel's futex wake function can be loaded, given [`futex_wait_is_traceable`].
 pub fn futex_wake_is_traceable() -> bool {
-    Btf::from_vmlinux().is_ok_and(|btf| arguments(&btf, "futex_wake") == Some(FUTEX_WAKE_ARGUMENTS))
+    let has_arguments =
+        |btf| arguments(&btf, "futex_wake").is_some_and(|number| FUTEX_WAKE_ARGUMENTS.contains(&number));
+    Btf::from_vmlinux().is_ok_and(has_arguments)
 }
 
 fn try_futex_wait() -> bool {

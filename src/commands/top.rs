@@ -91,7 +91,6 @@ pub(super) fn require_terminal(servers: impl FnOnce() -> Vec<String>) -> Result<
 /// again, so nobody waits for that thread.
 struct Events {
     events: Receiver<io::Result<Event>>,
-    /// What is typed later is for others.
     is_over: Arc<AtomicBool>,
 }
 
@@ -138,11 +137,20 @@ impl Events {
             Err(error) => Err(error.into()),
         }
     }
+
+    /// Passes over an event, and returns whether no more can come.
+    fn has_ended(&self) -> bool {
+        matches!(self.events.recv_timeout(GLANCE), Err(RecvTimeoutError::Disconnected))
+    }
 }
 
 impl Drop for Events {
+    /// Waits until nothing is read any more, so that the shell gets what is typed next. If the terminal is gone, the end
+    /// of reading is not waited for.
     fn drop(&mut self) {
         self.is_over.store(true, Ordering::Relaxed);
+        let deadline = Instant::now() + 2 * GLANCE;
+        while Instant::now() < deadline && !self.has_ended() {}
     }
 }
 

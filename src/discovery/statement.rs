@@ -98,7 +98,7 @@ fn schema(image: &Image, entry: u64) -> Option<u64> {
         _ => None,
     };
     let pair = |two: &[Pointer]| match (in_object(two[0])?, in_object(two[1])?) {
-        ((a, offset), (b, next)) if a == b && next == offset + 8 => unsigned(offset),
+        ((a, offset), (b, next)) if a == b && Some(next) == offset.checked_add(8) => unsigned(offset),
         _ => None,
     };
     let calls = function.insns().iter().flat_map(|insn| pointers.passed(insn.addr).windows(2).filter_map(pair));

@@ -341,8 +341,9 @@ fn cpu_time_of_statements_of_mysql_agrees_with_performance_schema() -> Result<()
     cpu_time_agrees(Release::MYSQL_9_7, ("oltp_write_only", 24), "SUM_CPU_TIME", 6 * BETWEEN)
 }
 
-/// An emulated machine needs half a minute to read the symbols of this program, and has no CPU time until then. To run it
-/// on arm64: `tests/vm/live arm64 6.12 --server mysql-8.0 --ignored statements::cpu_time_of_statements_of_mysql_8_0_33`.
+/// An emulated machine needs half a minute to read the symbols of this program, and has no CPU time until then. To run
+/// it on arm64:
+/// `tests/vm/live arm64 6.12 --server mysql-8.0 --ignored statements::cpu_time_of_statements_of_mysql_8_0_33`.
 #[test]
 #[ignore = "downloads 550 MB: make test-all"]
 fn cpu_time_of_statements_of_mysql_8_0_33_agrees_with_performance_schema() -> Result<()> {

@@ -145,8 +145,8 @@ impl Events {
 }
 
 impl Drop for Events {
-    /// Waits until nothing is read any more, so that the shell gets what is typed next. If the terminal is gone, its end
-    /// is read for ever, and this waits no longer than it would otherwise.
+    /// Waits until nothing is read any more, so that the shell gets what is typed next. If the terminal is gone, it
+    /// gives up: the end is read for ever.
     fn drop(&mut self) {
         self.is_over.store(true, Ordering::Relaxed);
         let deadline = Instant::now() + 2 * GLANCE;

@@ -106,44 +106,51 @@ impl StatementReader {
 
     /// Returns for whom sessions work.
     fn accounts(&mut self, sessions: &[Option<u64>]) -> Vec<Account> {
-        let in_session = |offset: Option<u64>| -> Vec<Option<u64>> {
-            let at = |session: &Option<u64>| Some(session.filter(|session| *session != 0)?.wrapping_add(offset?));
-            sessions.iter().map(at).collect()
-        };
         let AccountAt { schema, user } = self.place.account;
-        let schemas = self.names(&in_session(schema), true);
-        let contexts = in_session(user.map(|user| user.context));
-        let known: Vec<u64> = contexts.iter().flatten().copied().collect();
-        let mut read = self.memory.read_many(&known).into_iter().map(|bytes| bytes.map(u64::from_le_bytes));
-        let name = |context: Option<u64>| context?.checked_add(user?.name);
-        let names: Vec<Option<u64>> = contexts.iter().map(|at| name(at.and_then(|_| read.next().flatten()))).collect();
-        let users = self.names(&names, user.is_some_and(|user| user.has_length));
-        users.into_iter().zip(schemas).map(|(user, schema)| Account { user, schema }).collect()
+        let in_session = |offset: Option<u64>| {
+            let at = move |session: &Option<u64>| Some(session.filter(|session| *session != 0)?.wrapping_add(offset?));
+            sessions.iter().map(at)
+        };
+        // Few calls: each takes as long as reading some names.
+        let at: Vec<Option<u64>> = in_session(schema).chain(in_session(user.map(|user| user.context))).collect();
+        let mut schemas = self.texts_if(&at);
+        let contexts = schemas.split_off(sessions.len());
+        let in_context = |context: &Option<Text>| Some(context.filter(|(at, _)| *at != 0)?.0.wrapping_add(user?.name));
+        let users = self.texts_if(&contexts.iter().map(in_context).collect::<Vec<Option<u64>>>());
+        let has_length = user.is_some_and(|user| user.has_length);
+        let mut names =
+            self.names(schemas.iter().map(|at| (*at, true)).chain(users.iter().map(|at| (*at, has_length))));
+        let users = names.split_off(sessions.len());
+        users.into_iter().zip(names).map(|(user, schema)| Account { user, schema }).collect()
     }
 
-    /// Reads names, of which the address is in memory at these places, followed by the length if it `has_length`.
-    /// Returns an empty one where there is none, or where it is not certain to be a name as a whole.
-    fn names(&mut self, at: &[Option<u64>], has_length: bool) -> Vec<String> {
-        let mut names = vec![String::new(); at.len()];
-        let (open, at): (Vec<usize>, Vec<u64>) = at.iter().enumerate().filter_map(|(n, at)| Some((n, (*at)?))).unzip();
-        let texts = self.texts(&at);
-        let piece = |text: Option<Text>| match text {
-            Some((at, length)) if has_length && (1..=LONGEST_NAME).contains(&length) => (at, length as usize + 1),
-            Some((at, _)) if !has_length && at != 0 => (at, (LONGEST_NAME + 1).min(PAGE - at % PAGE) as usize),
-            _ => (0, 0),
+    /// Reads where texts are and how long, as far as that is known.
+    fn texts_if(&self, at: &[Option<u64>]) -> Vec<Option<Text>> {
+        let known: Vec<u64> = at.iter().flatten().copied().collect();
+        let mut texts = self.texts(&known).into_iter();
+        at.iter().map(|at| at.and_then(|_| texts.next().flatten())).collect()
+    }
+
+    /// Reads names, of which each has the given length only if it says so. Returns an empty one where there is none, or
+    /// where it is not certain to be a name as a whole.
+    fn names(&mut self, at: impl Iterator<Item = (Option<Text>, bool)>) -> Vec<String> {
+        let piece = |(text, has_length): (Option<Text>, bool)| match text {
+            Some((at, length)) if has_length && (1..=LONGEST_NAME).contains(&length) => (at, length as usize + 1, true),
+            Some((at, _)) if !has_length && at != 0 => (at, (LONGEST_NAME + 1).min(PAGE - at % PAGE) as usize, false),
+            _ => (0, 0, false),
         };
-        let pieces: Vec<(u64, usize)> = texts.iter().map(|text| piece(*text)).collect();
-        let is_copied = self.memory.read_ranges(&pieces, &mut self.copies);
-        let again = self.texts(&at);
+        let pieces: Vec<(u64, usize, bool)> = at.map(piece).collect();
+        let there: Vec<(u64, usize)> =
+            pieces.iter().filter(|piece| piece.1 > 0).map(|piece| (piece.0, piece.1)).collect();
+        let mut is_copied = self.memory.read_ranges(&there, &mut self.copies).into_iter();
         let mut left = &self.copies[..];
-        for (i, (_, length)) in pieces.iter().enumerate() {
+        let mut name = |(_, length, as_a_whole): &(u64, usize, bool)| {
             let (bytes, rest) = left.split_at(*length);
             left = rest;
-            if is_copied[i] && *length > 0 && again[i] == texts[i] {
-                names[open[i]] = name_of(bytes, has_length).unwrap_or_default();
-            }
-        }
-        names
+            let is_there = *length > 0 && is_copied.next().unwrap_or_default();
+            is_there.then(|| name_of(bytes, *as_a_whole)).flatten().unwrap_or_default()
+        };
+        pieces.iter().map(&mut name).collect()
     }
 
     /// Returns the address of the session that each thread with one of these thread pointers has, or 0 if it has none;

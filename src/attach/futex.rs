@@ -1,15 +1,13 @@
 //! Observes threads going to sleep on a futex and waking up, by the cheapest means that this kernel offers.
 
-use std::mem::MaybeUninit;
 use std::ops::RangeInclusive;
 use std::sync::OnceLock;
 
 use libbpf_rs::btf::{self, Btf, ReferencesType};
-use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{Link, ProgramMut, ProgramType, Result, TracepointCategory};
 
+use super::cost::calibration_programs;
 use super::features::has_helper;
-use crate::bpf::calibrate::CalibrateSkelBuilder;
 
 /// How many arguments the kernel's `futex_wake` may have: 4, or 5 as in Linux 7.2. The first is the address of the word
 /// in both cases, and no other is read.
@@ -79,13 +77,10 @@ fn try_futex_wait() -> bool {
 
 /// Returns whether programs on the kernel's futex wait function can be both loaded and attached.
 pub fn futex_wait_can_be_traced() -> bool {
-    let mut storage = MaybeUninit::uninit();
     if !futex_wait_is_traceable() {
         return false;
     }
-    let Ok(mut open) = CalibrateSkelBuilder::default().open(&mut storage) else { return false };
-    open.progs.empty_multi.set_autoload(false);
-    let Ok(skel) = open.load() else { return false };
+    let Ok(skel) = calibration_programs() else { return false };
     skel.progs.empty_wait_enter.attach_trace().is_ok() && skel.progs.empty_wait_exit.attach_trace().is_ok()
 }
 

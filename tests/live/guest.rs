@@ -27,8 +27,8 @@ const KERNEL: &str = "6.12";
 /// How long to wait for things that take the guest about a minute. A host can be much slower than usual.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// The time limit of one command in the guest, in seconds: twice what the longest takes here.
-const LIMIT: &str = "1200";
+/// The time limit of one command in the guest, in seconds: more than twice what the longest takes here.
+const LIMIT: &str = "600";
 
 /// A scrape interval that the guest can keep up with: a scrape takes 12 s there while this machine is under load.
 const SLOW: Pace = Pace { scrape_interval: "30s", rate_interval: "150s" };
@@ -97,7 +97,8 @@ const PTHREAD_MUTEXES: [&str; 2] =
     ["wait/synch/mutex/innodb/event_os_mutex", "wait/synch/mutex/innodb/sync_array_mutex"];
 
 /// Records the host's server and then the guest's, each with its architecture's program, and compares them. Under load
-/// on the host, the emulated server would take longer to answer than a recording waits.
+/// on the host, the emulated server would take longer to answer than a recording waits. A look at threads takes ten
+/// times as long on the emulated machine, so that the default budget has room for a few call stacks a minute there.
 fn recordings_are_compared(guest: &Guest, server: Server, load: Load) -> Result<()> {
     let [x86, arm] = ["x86.rec", "arm.rec"].map(|name| guest.share.path().join(name));
     let url = format!("mysql://root@localhost?socket={}", server.socket().display());
@@ -106,7 +107,7 @@ fn recordings_are_compared(guest: &Guest, server: Server, load: Load) -> Result<
     server.stop()?;
     guest.run(
         "kill $(pidof armtrace); while pidof armtrace > /dev/null; do sleep 0.2; done; \
-         /share/armtrace record --pid $(pidof mysqld) --duration 30s --label os=guest -o /share/arm.rec \
+         /share/armtrace record --pid $(pidof mysqld) --duration 40s --max-overhead 10% --label os=guest -o /share/arm.rec \
          --mysql 'mysql://root@localhost?socket=/run/server/socket' && /share/armtrace report /share/arm.rec > /share/arm.txt",
     )?;
 
@@ -125,7 +126,7 @@ fn recordings_are_compared(guest: &Guest, server: Server, load: Load) -> Result<
     let for_clients = stacks.iter().filter(|row| row.calls.split(';').any(|call| call == "do_command"));
     let (all, for_clients) = (stacks.len(), for_clients.count());
     println!("{all} call stacks in the guest, {for_clients} of them for clients");
-    ensure!(for_clients >= 3, "{stacks:?}");
+    ensure!(for_clients >= 2, "{stacks:?}");
     let on_cpu = b.cpu_statements();
     let samples: u64 = on_cpu.iter().map(|row| row.samples).sum();
     println!("{samples} samples of what threads execute that run in the guest: {on_cpu:?}");
@@ -182,7 +183,10 @@ fn arm64_serves_named_latches_and_is_compared_with_this_machine() -> Result<()> 
     let port = free_port()?;
     let guest = Guest::up(port)?;
     serves_named_latches(&guest)?;
-    is_compared_with_this_machine(&guest, port)
+    is_compared_with_this_machine(&guest, port)?;
+    let complaints = guest.run("dmesg | grep -E 'Oops|BUG:|WARNING:' || true")?;
+    ensure!(complaints.trim().is_empty(), "the guest's kernel complains: {complaints}");
+    Ok(())
 }
 
 /// Returns whether a query is of what both machines have: waits, and the servers themselves. Statements are not

@@ -175,9 +175,9 @@ impl Costs {
 /// The calibration programs, which stay loaded until this process ends.
 ///
 /// A thread that falls asleep in `futex_wait` while a program is attached to its end returns through the kernel's
-/// trampoline, however much later. By changing an instruction of the trampoline, the kernel makes it skip a program that
-/// has been detached since. On one emulated arm64 machine, threads executed the old instruction: they ran a program that
-/// was not there any more, and the kernel ended them. A program that is still loaded does no harm.
+/// trampoline, however much later. By changing an instruction of the trampoline, the kernel makes it skip a program
+/// that has been detached since. On one emulated arm64 machine, threads executed the old instruction: they ran a
+/// program that was not there any more, and the kernel ended them. A program that is still loaded does no harm.
 static PROGRAMS: Mutex<Option<CalibrateSkel<'static>>> = Mutex::new(None);
 
 /// Loads the calibration programs if they are not loaded yet.

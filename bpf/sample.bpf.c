@@ -104,7 +104,8 @@ const volatile __u64 context_at;
 const volatile __u64 user_at;
 const volatile bool user_has_length;
 
-/* Statements are read in one of so many samples; 0: in none. User space sets it again when it changes the frequency. */
+/* Statements are read in one of so many samples; 0: in none. User space sets it again when it
+ * changes the frequency. */
 __u32 samples_per_statement;
 
 /* What threads executed, until user space takes it. */

@@ -165,12 +165,14 @@ impl Agent {
         let refused = measurements.iter().rev().flat_map(|measurement| measurement.refused());
         let not_measured = degraded.into_iter().chain(refused).collect();
         let (prepared, preparing) = mpsc::channel();
+        let cpu_at_attach = cpu_time_ns(target.pid);
+        measurements.iter().for_each(|measurement| measurement.all_attached(cpu_at_attach));
         let source = Arc::new(Source {
             latches,
             watchpoints,
             measurements,
             attached_at: Instant::now(),
-            cpu_at_attach: cpu_time_ns(target.pid),
+            cpu_at_attach,
             max_overhead: options.max_overhead,
             not_measured,
             recent,

@@ -57,9 +57,15 @@ impl CodeMap {
         CodeMap { files, known, kernel: None, functions: HashMap::new() }
     }
 
-    /// Reads the names of the kernel's functions, unless that was done before.
-    pub fn read_kernel(&mut self) {
-        self.kernel.get_or_insert_with(KernelSymbols::read);
+    /// Sets the names of the kernel's functions. Without them, the first address in the kernel takes as long as reading
+    /// them does.
+    pub(super) fn set_kernel(&mut self, kernel: KernelSymbols) {
+        self.kernel.get_or_insert(kernel);
+    }
+
+    /// Returns whether the names of the kernel's functions are known.
+    pub(super) fn knows_kernel(&self) -> bool {
+        self.kernel.is_some()
     }
 
     /// Checks again which libraries the process has loaded, if one of these addresses is in no known one.

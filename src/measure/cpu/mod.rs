@@ -34,6 +34,7 @@ use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
 use libbpf_rs::{MapHandle, TracepointCategory};
 use parking_lot::{Mutex, MutexGuard};
 
+use self::kernel::KernelSymbols;
 use self::statements::{samples_per_statement, CpuStatements};
 use super::address_space::AddressSpace;
 use super::checksum::{Checksums, Chosen};
@@ -63,6 +64,8 @@ const DRAIN: Duration = Duration::from_secs(1);
 
 /// Longer than samples are added up, where no file has to be read.
 const SHORT_WAIT: Duration = Duration::from_millis(200);
+/// Longer than that takes where files have to be read, on a slow machine.
+const LAST_WAIT: Duration = Duration::from_secs(10);
 /// The sampling frequency unless the user gives one, in hertz. It is not a multiple of the frequencies of usual timers.
 const USUAL_HZ: u32 = 99;
 
@@ -121,6 +124,9 @@ pub struct CpuCollector {
     pid: i32,
     hz: u32,
     paused: AtomicBool,
+    /// Whether the clocks are detached for good, so that the next figures are the last ones.
+    ended: AtomicBool,
+    shares: Mutex<Shares>,
     state: Mutex<State>,
     /// The table's contents when samples were last added to it.
     last: Mutex<Last>,
@@ -136,7 +142,6 @@ struct Last {
 
 struct State {
     code: CodeMap,
-    shares: Shares,
     table: Table<CpuClass>,
     /// CPU time by instruction.
     ordering: Table<&'static str>,
@@ -213,9 +218,10 @@ impl CpuSampler {
             pid: target.pid,
             hz,
             paused: AtomicBool::new(false),
+            ended: AtomicBool::new(false),
+            shares: Mutex::new(Shares::new(period_ns, cpu_time_ns(target.pid))),
             state: Mutex::new(State {
                 code: CodeMap::new(AddressSpace::new(Arc::clone(target)), plan, checksums),
-                shares: Shares::new(period_ns, cpu_time_ns(target.pid)),
                 table: Table::default(),
                 ordering: Table::default(),
                 spins: HashMap::new(),
@@ -247,6 +253,10 @@ impl Room for CpuSampler {
         }
         let chosen = on.begun.checksum.as_deref().map_or(&[][..], Checksums::chosen);
         let sampler = CpuSampler::attach(on.target, given, on.plan, chosen, on.latches);
+        if let Ok(sampler) = &sampler {
+            let collector = sampler.collector();
+            on.later(move || collector.prepare());
+        }
         Some(sampler.map(Arc::new).context("CPU time is not sampled"))
     }
 }
@@ -254,6 +264,11 @@ impl Room for CpuSampler {
 impl Measurement for CpuSampler {
     fn refused(&self) -> Vec<String> {
         self.clocks.lock().refused.iter().map(Refusal::to_string).collect()
+    }
+
+    fn all_attached(&self, server_cpu_ns: Option<u64>) {
+        // The other probes may have taken a second to attach.
+        self.collector.shares.lock().pass_over(server_cpu_ns);
     }
 
     fn cost_ns(&self, costs: &Costs) -> u64 {
@@ -274,7 +289,7 @@ impl Measurement for CpuSampler {
             let one_of = samples_per_statement(clocks.cpus.len(), hz);
             read_statements(&mut clocks.skel, one_of);
         }
-        self.collector.state.lock().shares.set_period(period_ns);
+        self.collector.shares.lock().set_period(period_ns);
         clocks.attach_anew();
     }
 
@@ -299,6 +314,7 @@ impl Measurement for CpuSampler {
         // Do not wait for it: it may be reading a library at the moment.
         self.drainer.lock().take();
         detach_all(std::mem::take(&mut self.clocks.lock().links));
+        self.collector.ended.store(true, Ordering::Relaxed);
     }
 }
 
@@ -414,7 +430,7 @@ fn attach_clocks(skel: &SampleSkel<'_>, cpus: &[i32], period_ns: u64) -> Result<
 fn drain_regularly(collector: &Arc<CpuCollector>, clocks: &Arc<Mutex<Clocks>>) -> io::Result<Worker> {
     let (collector, clocks) = (Arc::clone(collector), Arc::downgrade(clocks));
     Worker::start("samples", move |stop| {
-        collector.warm_up();
+        collector.prepare();
         memory::give_back();
         while stop.wait(DRAIN) {
             if let Err(error) = collector.drain() {
@@ -434,7 +450,8 @@ impl CpuCollector {
     fn collect(&self) -> Result<Figures> {
         // A caller must not wait until files are read, but the samples of its last second must not be missing because
         // they are being added up at the same moment.
-        if let Some(state) = self.state.try_lock_for(SHORT_WAIT) {
+        let wait = if self.ended.load(Ordering::Relaxed) { LAST_WAIT } else { SHORT_WAIT };
+        if let Some(state) = self.state.try_lock_for(wait).filter(|state| state.code.knows_kernel()) {
             self.drain_into(state)?;
         }
         let Last { time, ordering, statements } = self.last.lock().clone();
@@ -472,7 +489,7 @@ impl CpuCollector {
         }
         if !paused {
             let now = cpu_time_ns(self.pid);
-            self.state.lock().shares.pass_over(now);
+            self.shares.lock().pass_over(now);
         }
         self.paused.store(paused, Ordering::Relaxed);
     }
@@ -499,9 +516,10 @@ impl CpuCollector {
         Ok(std::iter::once(clock).chain(getcpu).collect())
     }
 
-    /// Reads the slow sources before anything is sampled.
-    fn warm_up(&self) {
-        self.state.lock().code.read_kernel();
+    /// Reads the slowest source, without which nothing is added up.
+    fn prepare(&self) {
+        let kernel = KernelSymbols::read();
+        self.state.lock().code.set_kernel(kernel);
     }
 
     fn drain(&self) -> Result<()> {
@@ -514,7 +532,7 @@ impl CpuCollector {
         let samples = take_entries::<types::sample_key, u64>(&self.samples)?;
         state.code.look_for(samples.iter().map(|(key, _)| key.address));
         let all = samples.iter().map(|(_, count)| count).sum();
-        let each = state.shares.per_sample(all, cpu_time_ns(self.pid));
+        let each = self.shares.lock().per_sample(all, cpu_time_ns(self.pid));
         for (key, count) in samples {
             let function = state.code.function(key.address, key.call);
             let ns = (each * count as f64) as u64;

@@ -207,19 +207,3 @@ int lock_end(void *ctx)
 {
 	return at_end(ctx);
 }
-
-/* Loaded only on kernels that show threads. Writes each thread's ID and its pointer to its own
- * variables. */
-SEC("iter/task")
-int list_threads(struct bpf_iter__task *ctx)
-{
-	struct task_struct *task = ctx->task;
-	__u64 record[2];
-
-	if (!task || task->tgid != (int)target_tgid)
-		return 0;
-	record[0] = (__u32)task->pid;
-	record[1] = thread_pointer(task);
-	bpf_seq_write(ctx->meta->seq, record, sizeof(record));
-	return 0;
-}

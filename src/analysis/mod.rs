@@ -29,6 +29,7 @@ mod sample_tests;
 mod samples;
 #[cfg(test)]
 mod tests;
+mod thread_key;
 mod thread_variable;
 mod values;
 mod vectors;
@@ -43,6 +44,7 @@ pub use inlined::{inlined_waits, wait_loops, Inlined, InlinedCalls, Region};
 pub use kept::{kept, Kept};
 pub use mentions::functions_that_mention;
 pub use pointers::{Origin, Pointer, Pointers, Root, Store};
+pub use thread_key::thread_key;
 pub use thread_variable::{thread_variable, ThreadOffset};
 pub use values::{HandedOn, Left, Location, Passed};
 pub use vectors::widest_registers;

@@ -18,6 +18,8 @@ pub enum ThreadOffset {
     Fixed(i64),
     /// What the eight bytes of static data at this link-time address say while the program runs.
     InSlot(u64),
+    /// That of the variable which the C library keeps for the key in the four bytes at this link-time address.
+    OfKey(u64),
 }
 
 /// What is known of a register.

@@ -4,7 +4,7 @@
 use super::Function;
 
 /// Functions that return the session of the calling thread. In MySQL 8.0 and newer, and MariaDB 10.5 and newer, it is
-/// in a thread-local variable, which can be found; in older ones it is not. Mangled names as a whole.
+/// in a thread-local variable; older ones ask the C library for it. Mangled names as a whole.
 pub const CURRENT_SESSION: &[Function] = &["_Z19thd_get_current_thdv", "_current_thd"];
 
 /// Functions that take a session and return its statement: as a pointer and a length (MySQL), in which C++ and C
@@ -18,7 +18,7 @@ pub const STATEMENT_ADDRESS: &[Function] = &["thd_query_string"];
 pub const CONNECTION: &[Function] = &["thd_get_thread_id"];
 
 /// Functions that hand the name of the calling thread's schema to a function that copies it, as a pointer and a length:
-/// the SQL function `DATABASE()`.
+/// the SQL function `DATABASE()`. Where the C library keeps the session, they ask for it.
 pub const SCHEMA: &[Function] = &["_ZN18Item_func_database7val_strEP6String"];
 
 /// Functions that take a session and write the address of its security context to where their second argument points

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::analysis::{thread_variable, Function, Origin, Pointer, Pointers, Root, ThreadOffset};
+use crate::analysis::{thread_key, thread_variable, Function, Origin, Pointer, Pointers, Root, ThreadOffset};
 use crate::catalog::{
     self, CONNECTION, CONTEXT_USER, CURRENT_SESSION, SCHEMA, SECURITY_CONTEXT, STATEMENT, STATEMENT_ADDRESS, USER,
 };
@@ -40,7 +40,7 @@ pub struct UserAt {
 /// The reason why it is not known where statements are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NoStatements {
-    /// No function returns a thread-local variable that points to the session.
+    /// No function returns a variable of its thread that points to the session.
     #[error("no function of this program shows where a thread has its session")]
     NoSession,
     /// No function shows where the statement is in it.
@@ -54,7 +54,11 @@ pub enum NoStatements {
 /// Fails if the program's code does not show it, or contradicts itself.
 pub fn statement(image: &Image) -> Result<StatementAt, NoStatements> {
     let session = single(functions(image, CURRENT_SESSION), |entry| thread_variable(image, entry));
-    let session = session.ok_or(NoStatements::NoSession)?;
+    let by_key = || {
+        let all = functions(image, CURRENT_SESSION).chain(functions(image, SCHEMA));
+        single(all, |entry| thread_key(image, entry)).map(ThreadOffset::OfKey)
+    };
+    let session = session.or_else(by_key).ok_or(NoStatements::NoSession)?;
     let text = single(functions(image, STATEMENT), |entry| offset(image, entry, loaded));
     let text = text.or_else(|| single(functions(image, STATEMENT_ADDRESS), |entry| offset(image, entry, |_, at| at)));
     let text = text.and_then(|text| u64::try_from(text).ok()).ok_or(NoStatements::NoText)?;

@@ -19,6 +19,7 @@ mod replayed;
 mod room;
 pub mod spin;
 pub mod statements;
+mod thread_pointers;
 pub mod watchpoint;
 
 pub use known::Known;

@@ -87,6 +87,15 @@ pub fn sockets(process: &Process) -> HashSet<u64> {
     files.filter_map(|file| socket(file.target)).collect()
 }
 
+/// Returns whether a process listens on a Unix socket, as a server does that has started.
+pub fn listens(pid: i32) -> bool {
+    let Ok(process) = Process::new(pid) else { return false };
+    let own = sockets(&process);
+    let all = read_to_string(format!("/proc/{pid}/net/unix")).unwrap_or_default();
+    let mut listening = listening(&all);
+    listening.any(|(inode, _)| own.contains(&inode))
+}
+
 /// Returns the files on which these sockets of a process listen.
 fn listening_files(process: &Process, own: &HashSet<u64>) -> io::Result<HashSet<(u64, u64)>> {
     let root = RootFolder::open(Path::new(&format!("/proc/{}/root", process.pid)))?;

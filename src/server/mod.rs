@@ -17,7 +17,7 @@ mod threads;
 
 pub use client::{Access, Account, Accounts, Client};
 pub use error::{ClientError, OpenError, Unsupported};
-pub use listening::{sockets, tcp_listeners};
+pub use listening::{listens, sockets, tcp_listeners};
 #[cfg(any(test, fuzzing))]
 pub(crate) use maps::examine_maps;
 pub use maps::{file_mappings, load_bias, FileMapping};

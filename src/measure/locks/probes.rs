@@ -1,13 +1,12 @@
 //! The programs that measure waits for locks, attached to a server.
 
-use std::io::Read;
 use std::mem::MaybeUninit;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
-use libbpf_rs::{Iter, MapCore, MapFlags, MapHandle};
+use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use parking_lot::Mutex;
 
 use super::objects::Waiter;
@@ -20,8 +19,9 @@ use crate::bpf::latch;
 use crate::bpf::lock::{types, LockSkel, LockSkelBuilder, OpenLockSkel};
 use crate::catalog::LockKind;
 use crate::host::clock::now_ns;
-use crate::measure::latch::{attach_to_threads, ip_offset, location, register_offset, SHADOW};
+use crate::measure::latch::{ip_offset, location, register_offset, SHADOW};
 use crate::measure::maps::{add_skipped, entries, hits_over_cpus, sum_over_cpus};
+use crate::measure::thread_pointers::{ServerThread, ThreadPointers};
 use crate::model::{ProbeState, ProbeStatus, BUCKET_BOUNDS_NS};
 use crate::server::Target;
 use crate::symbols::Arch;
@@ -44,7 +44,7 @@ pub(super) struct LockProbes {
     lost: MapHandle,
     skipped: Skipped,
     /// Lists the server's threads; `None` if the kernel does not show them.
-    threads: Option<libbpf_rs::Link>,
+    threads: Option<ThreadPointers>,
 }
 
 /// The links of the programs; none while they are detached.
@@ -60,15 +60,6 @@ struct Attached {
     /// What is measured: those whose probes the kernel has taken.
     measured: Vec<LockKind>,
     refused: Vec<String>,
-}
-
-/// A thread of the server.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct ServerThread {
-    /// Its ID.
-    pub thread: u32,
-    /// Its pointer to its own variables.
-    pub pointer: u64,
 }
 
 /// What the programs have counted.
@@ -89,9 +80,8 @@ impl LockProbes {
         open.progs.lock_ends.set_autoload(has_multi);
         open.progs.lock_begin.set_autoload(!has_multi);
         open.progs.lock_end.set_autoload(!has_multi);
-        open.progs.list_threads.set_autoload(stacks_are_shown());
         let skel = open.load().context("loading the programs into the kernel")?;
-        let threads = stacks_are_shown().then(|| attach_to_threads(&skel.progs.list_threads, target.pid).ok());
+        let threads = stacks_are_shown().then(|| ThreadPointers::new(target.pid).ok());
         let worst = |sites: fn(&PlannedLockWait) -> &[PlannedLockSite]| {
             let classes: Vec<ProbeClass> = plan.waits.iter().flat_map(sites).map(|site| site.class).collect();
             let by_cost = [ProbeClass::Return, ProbeClass::Stepped, ProbeClass::Emulated];
@@ -181,12 +171,7 @@ impl LockProbes {
 
     /// Returns the server's threads; `None` if the kernel does not show them.
     pub fn threads(&self) -> Option<Vec<ServerThread>> {
-        let mut bytes = Vec::new();
-        Iter::new(self.threads.as_ref()?).ok()?.read_to_end(&mut bytes).ok()?;
-        let number = |bytes: &[u8]| bytes.try_into().map_or(0, u64::from_ne_bytes);
-        let thread =
-            |record: &[u8]| ServerThread { thread: number(&record[..8]) as u32, pointer: number(&record[8..]) };
-        Some(bytes.chunks_exact(16).map(thread).filter(|thread| thread.pointer != 0).collect())
+        self.threads.as_ref()?.list()
     }
 
     /// Returns how often the programs were attached so far.

@@ -6,6 +6,7 @@
 //! number of times that each statement was seen.
 
 mod digest;
+mod key;
 mod lexer;
 mod reader;
 
@@ -60,6 +61,12 @@ pub enum NotRead {
     /// It is not known where they are.
     #[error("{0}")]
     NotFound(#[from] NoStatements),
+    /// Its threads have their sessions where the C library keeps what belongs to a key. The server has not made its key
+    /// yet, or it is not known where this C library has it.
+    #[error(
+        "the server's C library does not show where a thread has its session, or the server has only just started"
+    )]
+    NoKey,
     /// This kernel does not show what threads do.
     #[error("this kernel does not show what threads wait for while they run, which takes Linux 5.15")]
     NoLooks,
@@ -77,9 +84,11 @@ pub fn find(target: &Target) -> Result<StatementAt, NotRead> {
     if !stacks_are_shown() {
         return Err(NotRead::NoLooks);
     }
-    let at = statement(&target.image)?;
+    let mut at = statement(&target.image)?;
     let begin = target.image.extent().start.wrapping_add(target.bias);
-    Memory::new(target.pid).u64(begin).map(|_| at).ok_or(NotRead::NoMemory)
+    Memory::new(target.pid).u64(begin).ok_or(NotRead::NoMemory)?;
+    at.session = key::resolved(target, at.session).ok_or(NotRead::NoKey)?;
+    Ok(at)
 }
 
 /// The statements of one server's waiting threads.

@@ -3,6 +3,7 @@
 use std::hash::Hash;
 
 use super::digest::digest_text;
+use super::key;
 use crate::analysis::ThreadOffset;
 use crate::discovery::{AccountAt, StatementAt};
 use crate::measure::latch::figures::Account;
@@ -57,9 +58,10 @@ pub(in crate::measure) struct Place {
 impl Place {
     /// Returns the place for a program that has statements there. `None` if the server's memory cannot be read.
     pub(super) fn new(target: &Target, at: StatementAt, account: AccountAt) -> Option<Place> {
-        let session = match at.session {
+        let session = match key::resolved(target, at.session)? {
             ThreadOffset::Fixed(distance) => distance,
             ThreadOffset::InSlot(slot) => Memory::new(target.pid).u64(slot.wrapping_add(target.bias))? as i64,
+            ThreadOffset::OfKey(_) => return None,
         };
         Some(Place { session, text: at.text, account })
     }

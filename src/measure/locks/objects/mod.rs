@@ -25,12 +25,13 @@ use self::sessions::{Blocker, Sessions};
 use self::tickets::{Held, Tickets};
 use super::figures::{LockBlocker, LockedObject};
 use super::plan::LockPlan;
-use super::probes::{LockProbes, ServerThread};
+use super::probes::LockProbes;
 use super::stages::Stages;
 use crate::bpf::lock::types;
 use crate::catalog::LockKind;
 use crate::host::clock::now_ns;
 use crate::measure::latch::{whole, InTurn, StatementDetail, ADDRESS_BITS};
+use crate::measure::thread_pointers::ServerThread;
 use crate::server::{sleeps_at, Memory, Target};
 
 /// The most threads whose stacks are read in one look. They stand for all that wait then.

@@ -137,7 +137,9 @@ SLOW := scenario::every_load_runs_on_every_server truth::mysql_8_0_33_waits_agre
 	no_probes::recordings_without_probes_are_true_on_mariadb no_probes::stacks_show_what_mariadb_waits_for \
 	programs::programs_on_mariadb_are_quick \
 	statements::statements_agree_with_performance_schema_with_a_larger_budget \
-	statements::cpu_time_of_statements_of_mariadb_is_plausible statements::users_of_mariadb_share_the_cpu_time \
+	statements::cpu_time_of_statements_of_older_servers_is_plausible \
+	statements::cpu_time_of_statements_of_mariadb_is_plausible \
+	statements::users_of_mariadb_share_the_cpu_time statements::users_of_mysql_5_7_share_the_cpu_time \
 	statements::cpu_time_of_statements_of_mysql_8_0_33_agrees_with_performance_schema \
 	statements::statements_of_mysql_agree_with_performance_schema watch::a_hot_latch_of_mariadb_is_watched
 

@@ -93,14 +93,14 @@ const volatile bool reads_in_kernel;
 const volatile __s64 session_at;
 const volatile __u64 text_at;
 
-/* The offset in a session of the address of its schema's name, which its length follows, and that
- * of the address of its security context; -1 if it is not known.
- */
+/* The offset in a session of the address of its schema's name, which its length follows; -1 if it
+ * is not known. */
 const volatile __u64 schema_at;
-const volatile __u64 context_at;
 
-/* The offset in a security context of the address of the user's name, and whether its length
- * follows. */
+/* The offset in a session of the address of its security context; -1 if the session itself has the
+ * user's name. The offset in one of these of the name's address, -1 if it is not known, and whether
+ * the name's length follows. */
+const volatile __u64 context_at;
 const volatile __u64 user_at;
 const volatile bool user_has_length;
 
@@ -202,18 +202,19 @@ static __always_inline __u32 read_name(__u64 at, bool has_length, __u8 *into)
 /* Reads for whom a session works. */
 static __always_inline void read_account(struct sampled_statement *next, __u64 session)
 {
-	__u64 context;
+	__u64 holder = session;
 
 	next->schema_length = 0;
 	next->user_length = 0;
 	if (schema_at != NOT_KNOWN)
 		next->schema_length = read_name(session + schema_at, true, next->schema);
-	if (context_at == NOT_KNOWN)
+	if (user_at == NOT_KNOWN)
 		return;
-	if (bpf_probe_read_user(&context, sizeof(context), (void *)(session + context_at)) ||
-	    !context)
+	if (context_at != NOT_KNOWN &&
+	    (bpf_probe_read_user(&holder, sizeof(holder), (void *)(session + context_at)) ||
+	     !holder))
 		return;
-	next->user_length = read_name(context + user_at, user_has_length, next->user);
+	next->user_length = read_name(holder + user_at, user_has_length, next->user);
 }
 
 /* Returns whether a text of which this follows may go on. A thread can be interrupted after it has

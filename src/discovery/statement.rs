@@ -4,8 +4,10 @@ use std::collections::BTreeSet;
 
 use crate::analysis::{thread_key, thread_variable, Function, Origin, Pointer, Pointers, Root, ThreadOffset};
 use crate::catalog::{
-    self, CONNECTION, CONTEXT_USER, CURRENT_SESSION, SCHEMA, SECURITY_CONTEXT, STATEMENT, STATEMENT_ADDRESS, USER,
+    self, CONNECTION, CONTEXT_USER, CURRENT_SESSION, LOGIN, LOGIN_TAKERS, SCHEMA, SECURITY_CONTEXT, STATEMENT,
+    STATEMENT_ADDRESS, USER,
 };
+use crate::isa::{Flow, Insn};
 use crate::symbols::Image;
 
 /// Where a thread's statement is.
@@ -29,9 +31,9 @@ pub struct AccountAt {
 /// Where the name of a session's user is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct UserAt {
-    /// The offset in the session of the pointer to its security context.
-    pub context: u64,
-    /// The offset in the security context of the pointer to the name.
+    /// The offset in the session of the pointer to its security context; `None` if the name is in the session itself.
+    pub context: Option<u64>,
+    /// The offset in the security context, or in the session, of the pointer to the name.
     pub name: u64,
     /// Whether the name's length follows. The name ends with a NUL in any case.
     pub has_length: bool,
@@ -76,9 +78,10 @@ pub fn account(image: &Image) -> AccountAt {
     let schema = single(functions(image, SCHEMA), |entry| schema(image, entry));
     let context = || single(functions(image, SECURITY_CONTEXT), |entry| written(image, entry));
     let name = || single(functions(image, CONTEXT_USER), |entry| unsigned(offset(image, entry, loaded)?));
-    let mysql = || Some(UserAt { context: context()?, name: name()?, has_length: true });
+    let mysql = || Some(UserAt { context: Some(context()?), name: name()?, has_length: true });
     let mariadb = || single(functions(image, USER), |entry| user(image, entry));
-    AccountAt { schema, user: mysql().or_else(mariadb) }
+    let login = || single(functions(image, LOGIN), |entry| login(image, entry));
+    AccountAt { schema, user: mysql().or_else(mariadb).or_else(login) }
 }
 
 fn unsigned(offset: i64) -> Option<u64> {
@@ -127,12 +130,28 @@ fn user(image: &Image, entry: u64) -> Option<UserAt> {
     one(pointers.reads().filter_map(|at| match at {
         Pointer::Behind { root: root @ Root::Made { .. }, offset } => match pointers.origin(root)? {
             Origin::Read { at: Pointer::Behind { root: Root::Argument(0), offset: context } } => {
-                Some(UserAt { context: unsigned(context)?, name: unsigned(offset)?, has_length: false })
+                Some(UserAt { context: Some(unsigned(context)?), name: unsigned(offset)?, has_length: false })
             }
             _ => None,
         },
         _ => None,
     }))
+}
+
+/// Returns where a function's second argument has the name that it hands on.
+fn login(image: &Image, entry: u64) -> Option<UserAt> {
+    let takers: Vec<u64> = functions(image, LOGIN_TAKERS).collect();
+    let (function, pointers) = pointers(image, entry)?;
+    let is_taker = |insn: &&Insn| match insn.flow {
+        Flow::Call(Some(to)) | Flow::Jump(to) => takers.contains(&to),
+        _ => false,
+    };
+    let name = |insn: &Insn| match loaded(&pointers, *pointers.passed(insn.addr).get(1)?) {
+        Pointer::Behind { root: Root::Argument(1), offset } => unsigned(offset),
+        _ => None,
+    };
+    let name = one(function.insns().iter().filter(is_taker).filter_map(name))?;
+    Some(UserAt { context: None, name, has_length: false })
 }
 
 /// Returns the addresses of these functions, as far as there are any.

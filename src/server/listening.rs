@@ -169,9 +169,11 @@ mod tests {
         let _client = UnixStream::connect(&path).expect("a connection");
         symlink(&path, &link).expect("a link");
         assert!(listens_at(own(), &at_socket(&path)) && listens_at(own(), &at_socket(&link)));
+        assert!(listens(own()));
         assert!(!listens_at(own(), &at_socket(&other)));
         let mut sleeper: Child = Command::new("sleep").arg("60").spawn().expect("a process");
-        assert!(!listens_at(sleeper.id() as i32, &at_socket(&path)), "it does not listen");
+        let sleeping = sleeper.id() as i32;
+        assert!(!listens_at(sleeping, &at_socket(&path)) && !listens(sleeping), "it does not listen");
         sleeper.kill().and_then(|()| sleeper.wait()).expect("its end");
         drop(listener);
         assert!(!listens_at(own(), &at_socket(&path)), "nobody listens any more");

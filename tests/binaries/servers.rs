@@ -168,52 +168,65 @@ fn symbols_only_add() {
     }
 }
 
-/// Where threads have their statements: the session's distance from the thread pointer, if the code says it as a
-/// number, and the offset of the text.
-type StatementPlace = (Option<i64>, u64);
+/// Where the code says that threads have their sessions.
+#[derive(Debug, PartialEq)]
+enum Session {
+    /// At this distance from the thread pointer.
+    At(i64),
+    /// At the distance that is in the global offset table, or in static data.
+    InSlot,
+    /// Where the C library has the variable of the key `THR_THD`.
+    OfKey,
+}
+
+use Session::{At, InSlot, OfKey};
 
 /// The places, read from the disassembly of `thd_get_current_thd` and `thd_query_unsafe`, or of `_current_thd` and
-/// `thd_query_string`. `None` if the session is behind a key of the C library.
-const STATEMENTS: &[(&str, Option<StatementPlace>)] = &[
-    ("mysql-9.7", Some((None, 0x510))),
-    ("mysql-8.0.31", Some((None, 0x518))),
-    ("mysql-8.0.12", Some((Some(-0xc8), 0x218))),
-    ("mysql-5.7", None),
-    ("mariadb-11.8-debian", Some((Some(-0xb8), 0x68))),
-    ("mariadb-11.4", Some((Some(-0x90), 0x68))),
-    ("mariadb-10.11", Some((Some(-0xd0), 0x68))),
-    ("mariadb-10.11-debian", Some((Some(-0x68), 0x68))),
-    ("mariadb-10.5-debian", Some((Some(-0x38), 0x68))),
-    ("mariadb-10.2", None),
-    ("mariadb-10.1", None),
+/// `thd_query_string`, with the offset of the text in the session.
+const STATEMENTS: &[(&str, (Session, u64))] = &[
+    ("mysql-9.7", (InSlot, 0x510)),
+    ("mysql-8.0.31", (InSlot, 0x518)),
+    ("mysql-8.0.12", (At(-0xc8), 0x218)),
+    ("mysql-5.7", (OfKey, 0x1d8)),
+    ("mariadb-11.8-debian", (At(-0xb8), 0x68)),
+    ("mariadb-11.4", (At(-0x90), 0x68)),
+    ("mariadb-10.11", (At(-0xd0), 0x68)),
+    ("mariadb-10.11-debian", (At(-0x68), 0x68)),
+    ("mariadb-10.5-debian", (At(-0x38), 0x68)),
+    ("mariadb-10.2", (OfKey, 0x60)),
+    ("mariadb-10.1", (OfKey, 0x60)),
 ];
 
 /// Returns the place in a program.
-fn statement(image: &Image) -> Option<StatementPlace> {
+fn statement(image: &Image) -> Option<(Session, u64)> {
     let at = discovery::statement(image).ok()?;
-    let distance = match at.session {
-        ThreadOffset::Fixed(distance) => Some(distance),
+    let session = match at.session {
+        ThreadOffset::Fixed(distance) => At(distance),
         ThreadOffset::InSlot(slot) => {
             assert!(image.is_static_data(slot) || image.section(".got").is_some_and(|got| got.contains(&slot)));
-            None
+            InSlot
+        }
+        ThreadOffset::OfKey(key) => {
+            assert_eq!(image.symbol("THR_THD").map(|symbol| symbol.addr), Some(key));
+            OfKey
         }
     };
-    Some((distance, at.text))
+    Some((session, at.text))
 }
 
 #[test]
 fn statements_are_found_in_the_code() {
     for (server, path) in programs() {
         let Some((_, expected)) = STATEMENTS.iter().find(|(name, _)| *name == server) else { continue };
-        assert_eq!(statement(&open(&path)), *expected, "{server}");
+        assert_eq!(statement(&open(&path)).as_ref(), Some(expected), "{server}");
     }
 }
 
 #[test]
 fn statements_are_found_in_arm64_code() {
-    assert_eq!(statement(&mysql_arm64()), Some((Some(0x58), 0x520)));
-    assert_eq!(statement(&mariadb_arm64()), Some((Some(0x10), 0x68)));
-    assert_eq!(statement(&debian_mariadb("arm64", "bullseye")), Some((Some(0x10), 0x68)));
+    assert_eq!(statement(&mysql_arm64()), Some((At(0x58), 0x520)));
+    assert_eq!(statement(&mariadb_arm64()), Some((At(0x10), 0x68)));
+    assert_eq!(statement(&debian_mariadb("arm64", "bullseye")), Some((At(0x10), 0x68)));
 }
 
 /// The offsets of connection IDs in sessions, read from the disassembly of `thd_get_thread_id`.
@@ -239,31 +252,45 @@ fn connections_are_found_in_the_code() {
     }
 }
 
-/// Where sessions keep for whom they work: the offset of the schema, and those of the user in the session and in its
-/// security context.
-type AccountPlace = (Option<u64>, Option<(u64, u64)>);
+/// Where a session has the name of its user.
+#[derive(Debug, PartialEq)]
+enum User {
+    /// At this offset in its security context, to which it has a pointer at that offset.
+    InContext(u64, u64),
+    /// At this offset in itself.
+    InSession(u64),
+    /// No function shows it.
+    NotKnown,
+}
 
-/// The places, read from the disassembly of `Item_func_database::val_str`, and of `thd_get_security_context` and
-/// `Security_context::user` or of `thd_user_name`. What is `None` has no such function.
-const ACCOUNTS: &[(&str, AccountPlace)] = &[
-    ("mysql-9.7", (Some(0x558), Some((0x1800, 0)))),
-    ("mysql-8.0", (Some(0x560), Some((0x1778, 0)))),
-    ("mysql-8.0.31", (Some(0x560), Some((0x1768, 0)))),
-    ("mysql-8.0.12", (Some(0x258), None)),
-    ("mysql-5.7", (Some(0x218), None)),
-    ("mariadb-11.8-debian", (Some(0xa0), Some((0x2720, 8)))),
-    ("mariadb-11.4", (Some(0xa0), Some((0x2680, 8)))),
-    ("mariadb-10.11", (Some(0xa0), Some((0x25b8, 8)))),
-    ("mariadb-10.11-debian", (Some(0xa0), Some((0x25f8, 8)))),
-    ("mariadb-10.5-debian", (Some(0xa0), Some((0x2388, 8)))),
-    ("mariadb-10.2", (Some(0x98), None)),
-    ("mariadb-10.1", (Some(0x98), None)),
+use User::{InContext, InSession, NotKnown};
+
+/// Where sessions keep for whom they work: the offset of the schema, and where the user is. Read from the disassembly
+/// of `Item_func_database::val_str`, and of `thd_get_security_context` and `Security_context::user`, of `thd_user_name`,
+/// or of `Item_func_user::fix_fields`.
+const ACCOUNTS: &[(&str, (Option<u64>, User))] = &[
+    ("mysql-9.7", (Some(0x558), InContext(0x1800, 0))),
+    ("mysql-8.0", (Some(0x560), InContext(0x1778, 0))),
+    ("mysql-8.0.31", (Some(0x560), InContext(0x1768, 0))),
+    ("mysql-8.0.12", (Some(0x258), InSession(0xf30))),
+    ("mysql-5.7", (Some(0x218), InSession(0xe30))),
+    ("mariadb-11.8-debian", (Some(0xa0), InContext(0x2720, 8))),
+    ("mariadb-11.4", (Some(0xa0), InContext(0x2680, 8))),
+    ("mariadb-10.11", (Some(0xa0), InContext(0x25b8, 8))),
+    ("mariadb-10.11-debian", (Some(0xa0), InContext(0x25f8, 8))),
+    ("mariadb-10.5-debian", (Some(0xa0), InContext(0x2388, 8))),
+    ("mariadb-10.2", (Some(0x98), NotKnown)),
+    ("mariadb-10.1", (Some(0x98), NotKnown)),
 ];
 
 /// Returns the place in a program.
-fn account(image: &Image) -> AccountPlace {
+fn account(image: &Image) -> (Option<u64>, User) {
     let at = discovery::account(image);
-    (at.schema, at.user.map(|user| (user.context, user.name)))
+    let user = at.user.map_or(NotKnown, |user| match user.context {
+        Some(context) => InContext(context, user.name),
+        None => InSession(user.name),
+    });
+    (at.schema, user)
 }
 
 #[test]
@@ -276,9 +303,9 @@ fn accounts_are_found_in_the_code() {
 
 #[test]
 fn accounts_are_found_in_arm64_code() {
-    assert_eq!(account(&mysql_arm64()), (Some(0x568), Some((0x1840, 0))));
-    assert_eq!(account(&mariadb_arm64()), (Some(0xa0), Some((0x2740, 8))));
-    assert_eq!(account(&debian_mariadb("arm64", "bullseye")), (Some(0xa0), Some((0x23a0, 8))));
+    assert_eq!(account(&mysql_arm64()), (Some(0x568), InContext(0x1840, 0)));
+    assert_eq!(account(&mariadb_arm64()), (Some(0xa0), InContext(0x2740, 8)));
+    assert_eq!(account(&debian_mariadb("arm64", "bullseye")), (Some(0xa0), InContext(0x23a0, 8)));
 }
 
 /// Without the functions that show it, nothing is known.

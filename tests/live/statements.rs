@@ -358,6 +358,16 @@ fn cpu_time_of_statements_of_mariadb_is_plausible() -> Result<()> {
     cpu_time_agrees(Release::MARIADB_11_4, ("oltp_read_only", 2), "SUM_TIMER_WAIT", 6 * BETWEEN)
 }
 
+/// Servers that ask the C library for the session of a thread.
+#[test]
+#[ignore = "takes a minute: make test-all"]
+fn cpu_time_of_statements_of_older_servers_is_plausible() -> Result<()> {
+    let older = [Release::MYSQL_5_7, Release::MARIADB_10_1, Release::MARIADB_10_2];
+    older
+        .into_iter()
+        .try_for_each(|release| cpu_time_agrees(release, ("oltp_read_only", 2), "SUM_TIMER_WAIT", 6 * BETWEEN))
+}
+
 /// A client that executes a statement again and again, until this is dropped.
 struct Busy(Child);
 
@@ -414,6 +424,12 @@ fn users_of_mysql_share_the_cpu_time() -> Result<()> {
 #[ignore = "as on MySQL: make test-all"]
 fn users_of_mariadb_share_the_cpu_time() -> Result<()> {
     users_share_the_cpu_time(Release::MARIADB_11_4)
+}
+
+#[test]
+#[ignore = "as on newer servers: make test-all"]
+fn users_of_mysql_5_7_share_the_cpu_time() -> Result<()> {
+    users_share_the_cpu_time(Release::MYSQL_5_7)
 }
 
 #[test]

@@ -193,8 +193,8 @@ impl CpuSampler {
             rodata.reads_in_kernel = Machine::this().kernel_version().is_some_and(statements::may_read_in_kernel);
             let AccountAt { schema, user } = place.account;
             rodata.schema_at = schema.unwrap_or(u64::MAX);
-            rodata.context_at = user.map_or(u64::MAX, |user| user.context);
-            rodata.user_at = user.map_or(0, |user| user.name);
+            rodata.context_at = user.and_then(|user| user.context).unwrap_or(u64::MAX);
+            rodata.user_at = user.map_or(u64::MAX, |user| user.name);
             rodata.user_has_length = user.is_some_and(|user| user.has_length);
             open.maps.statements.set_max_entries(statements::ROOM)?;
         }

@@ -5,7 +5,7 @@ use std::hash::Hash;
 use super::digest::digest_text;
 use super::key;
 use crate::analysis::ThreadOffset;
-use crate::discovery::{AccountAt, StatementAt};
+use crate::discovery::{AccountAt, StatementAt, UserAt};
 use crate::measure::latch::figures::Account;
 use crate::measure::latch::texts::{Shown, Texts};
 use crate::server::{Memory, Target};
@@ -117,11 +117,14 @@ impl StatementReader {
             sessions.iter().map(at)
         };
         // Few calls: each takes as long as reading some names.
-        let at: Vec<Option<u64>> = in_session(schema).chain(in_session(user.map(|user| user.context))).collect();
+        let first = user.map(|user| user.context.unwrap_or(user.name));
+        let at: Vec<Option<u64>> = in_session(schema).chain(in_session(first)).collect();
         let mut schemas = self.texts_if(&at);
-        let contexts = schemas.split_off(sessions.len());
-        let in_context = |context: &Option<Text>| Some(context.filter(|(at, _)| *at != 0)?.0.wrapping_add(user?.name));
-        let users = self.texts_if(&contexts.iter().map(in_context).collect::<Vec<Option<u64>>>());
+        let mut users = schemas.split_off(sessions.len());
+        if let Some(UserAt { context: Some(_), name, .. }) = user {
+            let in_context = |context: &Option<Text>| Some(context.filter(|(at, _)| *at != 0)?.0.wrapping_add(name));
+            users = self.texts_if(&users.iter().map(in_context).collect::<Vec<Option<u64>>>());
+        }
         let has_length = user.is_some_and(|user| user.has_length);
         let mut names =
             self.names(schemas.iter().map(|at| (*at, true)).chain(users.iter().map(|at| (*at, has_length))));
@@ -295,12 +298,16 @@ mod tests {
             session(16, 16, 4),
         ];
         for has_length in [true, false] {
-            let user = Some(UserAt { context: 0, name: 8, has_length });
+            let user = Some(UserAt { context: Some(0), name: 8, has_length });
             let read = read_with(&sessions.each_ref().map(at), AccountAt { schema: Some(8), user });
             let shown: Vec<(&str, &str)> = read.iter().map(|(_, a)| (&*a.user, &*a.schema)).collect();
             assert_eq!(shown, [("app", "shop"), ("app", ""), ("app", ""), ("", ""), ("", "")]);
             assert!(read.iter().all(|(executes, _)| *executes == Executes::Statement("COMMIT".to_owned())));
         }
+        // The name of the schema, as if it were that of a user in the session itself
+        let user = Some(UserAt { context: None, name: 8, has_length: false });
+        let read = read_with(&sessions.each_ref().map(at), AccountAt { schema: None, user });
+        assert_eq!(read.iter().map(|(_, a)| &*a.user).collect::<Vec<&str>>(), ["shop", "shop", "shop", "", ""]);
         let read = read_with(&[at(&sessions[0]), 0], AccountAt::default());
         assert!(read.iter().all(|(_, account)| account.is_empty()), "{read:?}");
     }

@@ -21,7 +21,8 @@ const VARIABLE: i64 = 8;
 /// No thread's structure is longer, in bytes.
 const LONGEST: i64 = 4096;
 
-/// The number of threads that have to show the same.
+/// The most threads that are looked at, and the most that have to show the same.
+const LOOKED_AT: usize = 64;
 const THREADS: usize = 4;
 
 /// Returns the same place as a distance from the thread pointer if it is that of a key's variable. `None` if that is not
@@ -33,10 +34,12 @@ pub(super) fn resolved(target: &Target, at: ThreadOffset) -> Option<ThreadOffset
     let is_made = |key: &u32| (1..KEYS).contains(key) || *key == 0 && listens(target.pid);
     let key = memory.u32(key.wrapping_add(target.bias)).filter(is_made)?;
     let threads = ThreadPointers::new(target.pid).ok()?.list()?;
-    let pointers = threads.iter().map(|thread| thread.pointer).take(THREADS);
-    let mut pairs = pointers.map(|pointer| pairs(&memory, target.image.arch(), pointer));
-    let first = pairs.next()??;
-    pairs.all(|pairs| pairs == Some(first)).then_some(ThreadOffset::Fixed(first + PAIR * i64::from(key) + VARIABLE))
+    // A thread that ends meanwhile shows nothing.
+    let pairs = |pointer| pairs(&memory, target.image.arch(), pointer);
+    let looked_at = threads.iter().take(LOOKED_AT);
+    let mut shown = looked_at.filter_map(|thread| pairs(thread.pointer)).take(THREADS);
+    let first = shown.next()?;
+    shown.all(|pairs| pairs == first).then_some(ThreadOffset::Fixed(first + PAIR * i64::from(key) + VARIABLE))
 }
 
 /// Returns the distance from the thread pointer of the pairs of a thread; `None` if nothing shows it, or too much does.

@@ -98,8 +98,8 @@ const volatile __u64 text_at;
 const volatile __u64 schema_at;
 
 /* The offset in a session of the address of its security context; -1 if the session itself has the
- * user's name. The offset in one of these of the name's address, -1 if it is not known, and whether
- * the name's length follows. */
+ * user's name. The offset of the name's address in whichever of the two has it, -1 if it is not
+ * known, and whether the name's length follows. */
 const volatile __u64 context_at;
 const volatile __u64 user_at;
 const volatile bool user_has_length;

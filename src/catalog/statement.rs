@@ -29,11 +29,11 @@ pub const SECURITY_CONTEXT: &[Function] =
 /// Functions that take a security context and return the name of its user, as a pointer and a length (MySQL).
 pub const CONTEXT_USER: &[Function] = &["_ZNK16Security_context4userEv"];
 
-/// Functions whose second argument is a session, and that hand the name of the user who has logged in to the last one
-/// of [`LOGIN_TAKERS`], followed by the host: the SQL function `USER()`. The name ends with a NUL.
+/// Functions whose second argument is a session, and that pass the name of the user who has logged in, followed by the
+/// host, to one of [`LOGIN_TAKERS`]: the SQL function `USER()`. The name ends with a NUL.
 pub const LOGIN: &[Function] = &["_ZN14Item_func_user10fix_fieldsEP3THDPP4Item"];
 
-/// The functions that [`LOGIN`] hands the name to.
+/// The functions that [`LOGIN`] pass the name to.
 pub const LOGIN_TAKERS: &[Function] = &["_ZN14Item_func_user4initEPKcS1_"];
 
 /// Functions that take a session and return the name of its user, which is in its security context and ends with a NUL

@@ -42,7 +42,7 @@ pub struct UserAt {
 /// The reason why it is not known where statements are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NoStatements {
-    /// No function returns a variable of its thread that points to the session.
+    /// No function shows which variable of its thread points to the session.
     #[error("no function of this program shows where a thread has its session")]
     NoSession,
     /// No function shows where the statement is in it.

@@ -23,8 +23,8 @@ pub trait Measurement: Send + Sync {
         Vec::new()
     }
 
-    /// Called when all measurements have begun, which is when figures count from. `server_cpu_ns` is the CPU time that
-    /// the server had used by then, in nanoseconds, if it is known.
+    /// Called when all measurements have begun: what counts from attach for the server as a whole counts from now.
+    /// `server_cpu_ns` is the CPU time that the server has used by now, in nanoseconds, if it is known.
     fn all_attached(&self, _server_cpu_ns: Option<u64>) {}
 
     /// Returns the CPU time that its probes have taken from the server since attach, in nanoseconds. `costs` has the

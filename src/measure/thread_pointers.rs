@@ -29,7 +29,7 @@ impl ThreadPointers {
     /// Loads the program for process `pid`.
     ///
     /// # Errors
-    /// Fails if the kernel refuses it. Kernels before 5.15 do not show threads.
+    /// Fails if the kernel refuses it.
     pub fn new(pid: i32) -> Result<ThreadPointers> {
         let mut storage = MaybeUninit::uninit();
         let mut open = PointersSkelBuilder::default().open(&mut storage).context("opening the program")?;
@@ -38,13 +38,16 @@ impl ThreadPointers {
         Ok(ThreadPointers(attach_to_threads(&skel.progs.list_threads, pid)?))
     }
 
-    /// Returns the server's threads; `None` if they cannot be read.
-    pub fn list(&self) -> Option<Vec<ServerThread>> {
+    /// Returns the server's threads.
+    ///
+    /// # Errors
+    /// Fails if they cannot be read.
+    pub fn list(&self) -> Result<Vec<ServerThread>> {
         let mut bytes = Vec::new();
-        Iter::new(&self.0).ok()?.read_to_end(&mut bytes).ok()?;
+        Iter::new(&self.0)?.read_to_end(&mut bytes)?;
         let number = |bytes: &[u8]| bytes.try_into().map_or(0, u64::from_ne_bytes);
         let thread =
             |record: &[u8]| ServerThread { thread: number(&record[..8]) as u32, pointer: number(&record[8..]) };
-        Some(bytes.chunks_exact(RECORD).map(thread).filter(|thread| thread.pointer != 0).collect())
+        Ok(bytes.chunks_exact(RECORD).map(thread).filter(|thread| thread.pointer != 0).collect())
     }
 }

@@ -188,6 +188,7 @@ const STATEMENTS: &[(&str, (Session, u64))] = &[
     ("mysql-8.0.31", (InSlot, 0x518)),
     ("mysql-8.0.12", (At(-0xc8), 0x218)),
     ("mysql-5.7", (OfKey, 0x1d8)),
+    ("mysql-5.6", (OfKey, 0x50)),
     ("mariadb-11.8-debian", (At(-0xb8), 0x68)),
     ("mariadb-11.4", (At(-0x90), 0x68)),
     ("mariadb-10.11", (At(-0xd0), 0x68)),
@@ -235,6 +236,7 @@ const CONNECTIONS: &[(&str, u64)] = &[
     ("mysql-8.0.31", 0x2508),
     ("mysql-8.0.12", 0x1fe0),
     ("mysql-5.7", 0x1ec0),
+    ("mysql-5.6", 0x1b70),
     ("mariadb-11.8-debian", 0x4058),
     ("mariadb-11.4", 0x3fb0),
     ("mariadb-10.11", 0x3ed0),
@@ -266,14 +268,15 @@ enum User {
 use User::{InContext, InSession, NotKnown};
 
 /// Where sessions keep for whom they work: the offset of the schema, and where the user is. Read from the disassembly
-/// of `Item_func_database::val_str`, and of `thd_get_security_context` and `Security_context::user`, of `thd_user_name`,
-/// or of `Item_func_user::fix_fields`.
+/// of `Item_func_database::val_str`, and of `thd_get_security_context` and `Security_context::user`, of
+/// `thd_user_name`, or of `Item_func_user::fix_fields`.
 const ACCOUNTS: &[(&str, (Option<u64>, User))] = &[
     ("mysql-9.7", (Some(0x558), InContext(0x1800, 0))),
     ("mysql-8.0", (Some(0x560), InContext(0x1778, 0))),
     ("mysql-8.0.31", (Some(0x560), InContext(0x1768, 0))),
     ("mysql-8.0.12", (Some(0x258), InSession(0xf30))),
     ("mysql-5.7", (Some(0x218), InSession(0xe30))),
+    ("mysql-5.6", (Some(0x88), InSession(0x1000))),
     ("mariadb-11.8-debian", (Some(0xa0), InContext(0x2720, 8))),
     ("mariadb-11.4", (Some(0xa0), InContext(0x2680, 8))),
     ("mariadb-10.11", (Some(0xa0), InContext(0x25b8, 8))),

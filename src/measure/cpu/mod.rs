@@ -62,9 +62,9 @@ const GETCPU: &str = "getcpu_enter";
 /// The interval at which samples are taken out of the kernel.
 const DRAIN: Duration = Duration::from_secs(1);
 
-/// Longer than samples are added up, where no file has to be read.
+/// Longer than it takes to add up samples if no file has to be read.
 const SHORT_WAIT: Duration = Duration::from_millis(200);
-/// Longer than that takes where files have to be read, on a slow machine.
+/// Longer than it takes if files have to be read, on a slow machine.
 const LAST_WAIT: Duration = Duration::from_secs(10);
 /// The sampling frequency unless the user gives one, in hertz. It is not a multiple of the frequencies of usual timers.
 const USUAL_HZ: u32 = 99;
@@ -124,6 +124,8 @@ pub struct CpuCollector {
     pid: i32,
     hz: u32,
     paused: AtomicBool,
+    /// Whether everything is attached, so that samples count. Changes only while the state is locked.
+    counts: AtomicBool,
     /// Whether the clocks are detached for good, so that the next figures are the last ones.
     ended: AtomicBool,
     shares: Mutex<Shares>,
@@ -218,6 +220,7 @@ impl CpuSampler {
             pid: target.pid,
             hz,
             paused: AtomicBool::new(false),
+            counts: AtomicBool::new(false),
             ended: AtomicBool::new(false),
             shares: Mutex::new(Shares::new(period_ns, cpu_time_ns(target.pid))),
             state: Mutex::new(State {
@@ -267,8 +270,9 @@ impl Measurement for CpuSampler {
     }
 
     fn all_attached(&self, server_cpu_ns: Option<u64>) {
-        // The other probes may have taken a second to attach.
-        self.collector.shares.lock().pass_over(server_cpu_ns);
+        if let Err(error) = self.collector.begin_to_count(server_cpu_ns) {
+            tracing::error!("cannot read the samples of CPU time: {error:#}");
+        }
     }
 
     fn cost_ns(&self, costs: &Costs) -> u64 {
@@ -311,7 +315,7 @@ impl Measurement for CpuSampler {
     }
 
     fn detach(&self) {
-        // Do not wait for it: it may be reading a library at the moment.
+        // Do not wait for it: it may be reading a library at the moment. Only the last figures wait for that.
         self.drainer.lock().take();
         detach_all(std::mem::take(&mut self.clocks.lock().links));
         self.collector.ended.store(true, Ordering::Relaxed);
@@ -448,9 +452,13 @@ impl CpuCollector {
     /// # Errors
     /// Fails when a map cannot be read.
     fn collect(&self) -> Result<Figures> {
-        // A caller must not wait until files are read, but the samples of its last second must not be missing because
-        // they are being added up at the same moment.
-        let wait = if self.ended.load(Ordering::Relaxed) { LAST_WAIT } else { SHORT_WAIT };
+        // A caller must not wait until files are read, unless these are the last figures. But the samples of its last
+        // second must not be missing because they are being added up at the same moment.
+        let is_last = self.ended.load(Ordering::Relaxed);
+        if is_last {
+            self.prepare();
+        }
+        let wait = if is_last { LAST_WAIT } else { SHORT_WAIT };
         if let Some(state) = self.state.try_lock_for(wait).filter(|state| state.code.knows_kernel()) {
             self.drain_into(state)?;
         }
@@ -484,6 +492,7 @@ impl CpuCollector {
 
     /// CPU time before a pause belongs to the samples until then; CPU time during a pause belongs to no sample.
     fn set_paused(&self, paused: bool) {
+        self.prepare();
         if let Err(error) = self.drain() {
             tracing::error!("cannot read the samples of CPU time: {error:#}");
         }
@@ -516,14 +525,36 @@ impl CpuCollector {
         Ok(std::iter::once(clock).chain(getcpu).collect())
     }
 
-    /// Reads the slowest source, without which nothing is added up.
+    /// Returns once the slowest source is read. Samples are added up after that.
     fn prepare(&self) {
         let kernel = KernelSymbols::read();
         self.state.lock().code.set_kernel(kernel);
     }
 
+    /// Begins to count when everything is attached, which may take seconds; the server has used `cpu_ns` by then.
+    fn begin_to_count(&self, cpu_ns: Option<u64>) -> Result<()> {
+        let mut state = self.state.lock();
+        self.shares.lock().pass_over(cpu_ns);
+        self.counts.store(true, Ordering::Relaxed);
+        self.forget(&mut state)
+    }
+
+    /// Takes the samples out of the kernel that belong to no figure.
+    fn forget(&self, state: &mut State) -> Result<()> {
+        take_entries::<types::sample_key, u64>(&self.samples)?;
+        for (key, samples) in entries::<types::latch_key, u64>(&self.spins)? {
+            state.spins.insert(key_of(&key), Spun { samples, ns: 0 });
+        }
+        self.statements.as_ref().map_or(Ok(()), CpuStatements::forget)
+    }
+
     fn drain(&self) -> Result<()> {
-        self.drain_into(self.state.lock())
+        let mut state = self.state.lock();
+        if self.counts.load(Ordering::Relaxed) {
+            self.drain_into(state)
+        } else {
+            self.forget(&mut state)
+        }
     }
 
     /// Takes the samples out of the kernel and sums them by function.

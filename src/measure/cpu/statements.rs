@@ -56,6 +56,19 @@ impl CpuStatements {
         Ok(())
     }
 
+    /// Takes what was sampled out of the kernel, and counts none of it.
+    ///
+    /// # Errors
+    /// Fails if the queue cannot be read.
+    pub fn forget(&self) -> Result<()> {
+        for _ in 0..ROOM {
+            if self.queue.lookup_and_delete(&[]).context("reading sampled statements")?.is_none() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
     /// Returns how often each statement was seen, most often first.
     pub fn rows(&self) -> Vec<StatementCpu> {
         rows(self.texts.lock().all())

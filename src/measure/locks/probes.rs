@@ -171,7 +171,7 @@ impl LockProbes {
 
     /// Returns the server's threads; `None` if the kernel does not show them.
     pub fn threads(&self) -> Option<Vec<ServerThread>> {
-        self.threads.as_ref()?.list()
+        self.threads.as_ref()?.list().ok()
     }
 
     /// Returns how often the programs were attached so far.

@@ -1,11 +1,12 @@
 //! Finds where the C library keeps a thread's variables by their keys.
 //!
 //! glibc has them in the structure that describes a thread: 32 pairs of a sequence number and the variable, for the
-//! first 32 keys, and behind them the pointer to these pairs. So a word with the address of what lies 512 bytes before it
-//! shows where they are. Neither the structure's length nor the place in it is the same in all versions.
+//! first 32 keys, and behind them the pointer to these pairs. So a word with the address of what lies 512 bytes before
+//! it shows where they are. Neither the structure's length nor the place in it is the same in all versions.
 
 use std::ops::Range;
 
+use super::NotRead;
 use crate::analysis::ThreadOffset;
 use crate::measure::thread_pointers::ThreadPointers;
 use crate::server::{listens, Memory, Target};
@@ -25,21 +26,33 @@ const LONGEST: i64 = 4096;
 const LOOKED_AT: usize = 64;
 const THREADS: usize = 4;
 
-/// Returns the same place as a distance from the thread pointer if it is that of a key's variable. `None` if that is not
-/// found in the running server.
-pub(super) fn resolved(target: &Target, at: ThreadOffset) -> Option<ThreadOffset> {
-    let ThreadOffset::OfKey(key) = at else { return Some(at) };
+/// Returns the same place as a distance from the thread pointer, if it is that of a key's variable.
+///
+/// # Errors
+/// Fails if the running server does not show the distance, or the kernel its threads.
+pub(super) fn resolved(target: &Target, at: ThreadOffset) -> Result<ThreadOffset, NotRead> {
+    let ThreadOffset::OfKey(key) = at else { return Ok(at) };
     let memory = Memory::new(target.pid);
+    let key = memory.u32(key.wrapping_add(target.bias)).ok_or(NotRead::NoMemory)?;
     // Zero is the first key. While the server starts, it is also what there is before it has made its key.
-    let is_made = |key: &u32| (1..KEYS).contains(key) || *key == 0 && listens(target.pid);
-    let key = memory.u32(key.wrapping_add(target.bias)).filter(is_made)?;
-    let threads = ThreadPointers::new(target.pid).ok()?.list()?;
+    if key == 0 && !listens(target.pid) {
+        return Err(NotRead::NoKey);
+    }
+    let threads = ThreadPointers::new(target.pid).and_then(|threads| threads.list()).map_err(|why| {
+        tracing::debug!("threads cannot be listed: {why:#}");
+        NotRead::NoLooks
+    })?;
+    let pointers = threads.iter().map(|thread| thread.pointer);
+    distance(&memory, target.image.arch(), key, pointers).map(ThreadOffset::Fixed).ok_or(NotRead::NoKey)
+}
+
+/// Returns the distance of a key's variable from the thread pointer, as some of these threads show it. `None` if none
+/// does, or if they contradict each other.
+fn distance(memory: &Memory, arch: Arch, key: u32, pointers: impl Iterator<Item = u64>) -> Option<i64> {
     // A thread that ends meanwhile shows nothing.
-    let pairs = |pointer| pairs(&memory, target.image.arch(), pointer);
-    let looked_at = threads.iter().take(LOOKED_AT);
-    let mut shown = looked_at.filter_map(|thread| pairs(thread.pointer)).take(THREADS);
-    let first = shown.next()?;
-    shown.all(|pairs| pairs == first).then_some(ThreadOffset::Fixed(first + PAIR * i64::from(key) + VARIABLE))
+    let mut shown = pointers.take(LOOKED_AT).filter_map(|pointer| pairs(memory, arch, pointer)).take(THREADS);
+    let first = shown.next().filter(|_| key < KEYS)?;
+    shown.all(|pairs| pairs == first).then_some(first + PAIR * i64::from(key) + VARIABLE)
 }
 
 /// Returns the distance from the thread pointer of the pairs of a thread; `None` if nothing shows it, or too much does.
@@ -66,22 +79,62 @@ fn structure(arch: Arch) -> Range<i64> {
 mod tests {
     use super::*;
 
-    /// The C library of this test is one.
+    const ARCHES: [Arch; 2] = [Arch::X86_64, Arch::Aarch64];
+
+    fn own() -> Memory {
+        Memory::new(std::process::id() as i32)
+    }
+
+    /// This test's C library is such a one.
     #[test]
-    fn the_pairs_of_this_thread_are_found() {
+    fn a_variable_of_this_thread_is_found() {
+        const VALUE: u64 = 0x5a5a_5a5a;
         let mut key = 0;
         // SAFETY: the key is written, and used as it was made.
-        let (made, value) = unsafe {
+        let made = unsafe {
             let made = libc::pthread_key_create(&mut key, None);
-            libc::pthread_setspecific(key, 0x5a5a_5a5a as *const libc::c_void);
-            (made, 0x5a5a_5a5a)
+            libc::pthread_setspecific(key, VALUE as *const libc::c_void);
+            made
         };
-        assert!(made == 0 && key < KEYS, "{key}");
-        let memory = Memory::new(std::process::id() as i32);
+        assert_eq!(made, 0);
         let pointer = pointer();
-        let pairs = pairs(&memory, Arch::HOST, pointer).expect("glibc");
-        let at = pointer.wrapping_add_signed(pairs + PAIR * i64::from(key) + VARIABLE);
-        assert_eq!(memory.u64(at), Some(value));
+        // A thread that has ended, and this one
+        let distance = distance(&own(), Arch::HOST, key, [16, pointer, pointer].into_iter()).expect("glibc");
+        assert_eq!(own().u64(pointer.wrapping_add_signed(distance)), Some(VALUE));
+    }
+
+    /// Returns threads whose structures have their pairs at these words of 1,536, with pointers to them.
+    fn threads<const N: usize>(arch: Arch, at: [&[usize]; N]) -> ([Vec<u64>; N], [u64; N]) {
+        let structures = at.map(|at| {
+            let mut words = vec![0; 1536];
+            for word in at {
+                words[word + 64] = words[*word..].as_ptr() as u64;
+            }
+            words
+        });
+        let from = match arch {
+            Arch::X86_64 => 256,
+            Arch::Aarch64 => 1024,
+        };
+        let pointers = structures.each_ref().map(|words| words[from..].as_ptr() as u64);
+        (structures, pointers)
+    }
+
+    #[test]
+    fn threads_have_to_show_the_same() {
+        for arch in ARCHES {
+            let of = |key, at: [&[usize]; 2]| {
+                let (_structures, pointers) = threads(arch, at);
+                distance(&own(), arch, key, pointers.into_iter())
+            };
+            let begin = of(0, [&[600], &[600]]).expect("a distance");
+            assert_eq!(of(31, [&[600], &[600]]), Some(begin + 31 * 16), "{arch:?}");
+            assert_eq!(of(0, [&[], &[600]]), Some(begin), "one shows nothing");
+            assert_eq!(of(0, [&[600], &[602]]), None);
+            assert_eq!(of(0, [&[600, 700], &[]]), None, "two places");
+            assert_eq!(of(32, [&[600], &[600]]), None, "a key of the second level");
+            assert_eq!(of(0, [&[], &[]]), None);
+        }
     }
 
     #[cfg(target_arch = "x86_64")]

@@ -61,8 +61,8 @@ pub enum NotRead {
     /// It is not known where they are.
     #[error("{0}")]
     NotFound(#[from] NoStatements),
-    /// Its threads have their sessions where the C library keeps what belongs to a key. The server has not made its key
-    /// yet, or it is not known where this C library has it.
+    /// The server's threads have their sessions where the C library keeps what belongs to a key. The server has not made
+    /// its key yet, or it is not known where this C library has it.
     #[error(
         "the server's C library does not show where a thread has its session, or the server has only just started"
     )]
@@ -78,8 +78,8 @@ pub enum NotRead {
 /// Finds where a server's threads have their statements.
 ///
 /// # Errors
-/// Fails if the kernel does not show threads, if the program does not show where statements are, or if the server's
-/// memory cannot be read.
+/// Fails if the kernel does not show threads, if the program or the server's C library does not show where statements
+/// are, or if the server's memory cannot be read.
 pub fn find(target: &Target) -> Result<StatementAt, NotRead> {
     if !stacks_are_shown() {
         return Err(NotRead::NoLooks);
@@ -87,7 +87,7 @@ pub fn find(target: &Target) -> Result<StatementAt, NotRead> {
     let mut at = statement(&target.image)?;
     let begin = target.image.extent().start.wrapping_add(target.bias);
     Memory::new(target.pid).u64(begin).ok_or(NotRead::NoMemory)?;
-    at.session = key::resolved(target, at.session).ok_or(NotRead::NoKey)?;
+    at.session = key::resolved(target, at.session)?;
     Ok(at)
 }
 
@@ -113,7 +113,8 @@ impl SeenStatements {
         self.texts.lock().all()
     }
 
-    /// Returns where the threads of a running server have their statements. `None` if its memory cannot be read.
+    /// Returns where the threads of a running server have their statements. `None` if the server does not show that, as
+    /// when its memory cannot be read.
     pub fn place(&self, target: &Target) -> Option<Place> {
         Place::new(target, self.at, self.account)
     }
@@ -132,7 +133,7 @@ pub(super) struct StatementSampler {
 }
 
 impl StatementSampler {
-    /// Creates one. `None` if the server's memory cannot be read.
+    /// Creates one. `None` if the server does not show where its threads have statements.
     pub fn new(target: &Target, seen: &Arc<SeenStatements>) -> Option<StatementSampler> {
         let reader = StatementReader::new(target, seen.at, seen.account)?;
         Some(StatementSampler { reader, seen: Arc::clone(seen), in_turn: InTurn::default() })

@@ -56,9 +56,10 @@ pub(in crate::measure) struct Place {
 }
 
 impl Place {
-    /// Returns the place for a program that has statements there. `None` if the server's memory cannot be read.
+    /// Returns the place for a program that has statements there. `None` if the running server does not show it, as when
+    /// its memory cannot be read.
     pub(super) fn new(target: &Target, at: StatementAt, account: AccountAt) -> Option<Place> {
-        let session = match key::resolved(target, at.session)? {
+        let session = match key::resolved(target, at.session).ok()? {
             ThreadOffset::Fixed(distance) => distance,
             ThreadOffset::InSlot(slot) => Memory::new(target.pid).u64(slot.wrapping_add(target.bias))? as i64,
             ThreadOffset::OfKey(_) => return None,
@@ -94,8 +95,8 @@ pub(in crate::measure) fn name_of(bytes: &[u8], as_a_whole: bool) -> Option<Stri
 }
 
 impl StatementReader {
-    /// Creates one for a server whose program has statements and accounts there. `None` if the server's memory cannot
-    /// be read.
+    /// Creates one for a server whose program has statements and accounts there. `None` if the running server does not
+    /// show where, as when its memory cannot be read.
     pub fn new(target: &Target, at: StatementAt, account: AccountAt) -> Option<StatementReader> {
         let place = Place::new(target, at, account)?;
         Some(StatementReader { memory: Memory::new(target.pid), place, copies: Vec::new() })
@@ -228,7 +229,6 @@ impl StatementReader {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::discovery::UserAt;
 
     /// Where this test's sessions and threads have things, in bytes.
     const TEXT: u64 = 24;

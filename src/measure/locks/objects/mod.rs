@@ -110,7 +110,7 @@ pub(super) struct ObjectSampler {
     tickets: Tickets,
     /// How often the probes were attached when it was last looked which waits had begun before.
     attachments: u32,
-    /// `None` if this program does not show where they are.
+    /// `None` if this program, or the running server, does not show where they are.
     sessions: Option<Sessions>,
     in_turn: InTurn,
 }

@@ -42,8 +42,8 @@ impl Blocker {
 }
 
 impl Sessions {
-    /// Creates one that reads statements unless `show` is `None`. Returns `None` if the program does not show where
-    /// threads have their sessions, or if its memory cannot be read.
+    /// Creates one that reads statements unless `show` is `None`. Returns `None` if the program or the running server
+    /// does not show where threads have their sessions, as when its memory cannot be read.
     pub fn new(target: &Arc<Target>, show: Option<Show>) -> Option<Sessions> {
         let reader = StatementReader::new(target, statement(&target.image).ok()?, AccountAt::default())?;
         let connection = connection(&target.image)?;

@@ -61,8 +61,8 @@ pub enum NotRead {
     /// It is not known where they are.
     #[error("{0}")]
     NotFound(#[from] NoStatements),
-    /// The server's threads have their sessions where the C library keeps what belongs to a key. The server has not made
-    /// its key yet, or it is not known where this C library has it.
+    /// The server's threads have their sessions where the C library keeps what belongs to a key. The server has not
+    /// made its key yet, or it is not known where this C library has it.
     #[error(
         "the server's C library does not show where a thread has its session, or the server has only just started"
     )]

@@ -56,8 +56,8 @@ pub(in crate::measure) struct Place {
 }
 
 impl Place {
-    /// Returns the place for a program that has statements there. `None` if the running server does not show it, as when
-    /// its memory cannot be read.
+    /// Returns the place for a program that has statements there. `None` if the running server does not show it, as
+    /// when its memory cannot be read.
     pub(super) fn new(target: &Target, at: StatementAt, account: AccountAt) -> Option<Place> {
         let session = match key::resolved(target, at.session).ok()? {
             ThreadOffset::Fixed(distance) => distance,

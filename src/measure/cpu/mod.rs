@@ -257,6 +257,7 @@ impl Room for CpuSampler {
         let chosen = on.begun.checksum.as_deref().map_or(&[][..], Checksums::chosen);
         let sampler = CpuSampler::attach(on.target, given, on.plan, chosen, on.latches);
         if let Ok(sampler) = &sampler {
+            // The thread that takes samples has begun with it; a recording's end waits for what is done later.
             let collector = sampler.collector();
             on.later(move || collector.prepare());
         }

@@ -26,14 +26,20 @@ const LONGEST: i64 = 4096;
 const LOOKED_AT: usize = 64;
 const THREADS: usize = 4;
 
-/// Returns the same place as a distance from the thread pointer, if it is that of a key's variable.
+/// Returns the distance of a thread's variable from the thread pointer in a running server.
 ///
 /// # Errors
-/// Fails if the running server does not show the distance, or the kernel its threads.
-pub(super) fn resolved(target: &Target, at: ThreadOffset) -> Result<ThreadOffset, NotRead> {
-    let ThreadOffset::OfKey(key) = at else { return Ok(at) };
+/// Fails if the server does not show the distance, or the kernel its threads.
+pub(super) fn distance(target: &Target, at: ThreadOffset) -> Result<i64, NotRead> {
     let memory = Memory::new(target.pid);
-    let key = memory.u32(key.wrapping_add(target.bias)).ok_or(NotRead::NoMemory)?;
+    let key = match at {
+        ThreadOffset::Fixed(distance) => return Ok(distance),
+        ThreadOffset::InSlot(slot) => {
+            let distance = memory.u64(slot.wrapping_add(target.bias)).ok_or(NotRead::NoMemory)?;
+            return Ok(distance as i64);
+        }
+        ThreadOffset::OfKey(key) => memory.u32(key.wrapping_add(target.bias)).ok_or(NotRead::NoMemory)?,
+    };
     // Zero is the first key. While the server starts, it is also what there is before it has made its key.
     if key == 0 && !listens(target.pid) {
         return Err(NotRead::NoKey);
@@ -43,12 +49,12 @@ pub(super) fn resolved(target: &Target, at: ThreadOffset) -> Result<ThreadOffset
         NotRead::NoLooks
     })?;
     let pointers = threads.iter().map(|thread| thread.pointer);
-    distance(&memory, target.image.arch(), key, pointers).map(ThreadOffset::Fixed).ok_or(NotRead::NoKey)
+    of_key(&memory, target.image.arch(), key, pointers).ok_or(NotRead::NoKey)
 }
 
 /// Returns the distance of a key's variable from the thread pointer, as some of these threads show it. `None` if none
 /// does, or if they contradict each other.
-fn distance(memory: &Memory, arch: Arch, key: u32, pointers: impl Iterator<Item = u64>) -> Option<i64> {
+fn of_key(memory: &Memory, arch: Arch, key: u32, pointers: impl Iterator<Item = u64>) -> Option<i64> {
     // A thread that ends meanwhile shows nothing.
     let mut shown = pointers.take(LOOKED_AT).filter_map(|pointer| pairs(memory, arch, pointer)).take(THREADS);
     let first = shown.next().filter(|_| key < KEYS)?;
@@ -99,7 +105,7 @@ mod tests {
         assert_eq!(made, 0);
         let pointer = pointer();
         // A thread that has ended, and this one
-        let distance = distance(&own(), Arch::HOST, key, [16, pointer, pointer].into_iter()).expect("glibc");
+        let distance = of_key(&own(), Arch::HOST, key, [16, pointer, pointer].into_iter()).expect("glibc");
         assert_eq!(own().u64(pointer.wrapping_add_signed(distance)), Some(VALUE));
     }
 
@@ -125,7 +131,7 @@ mod tests {
         for arch in ARCHES {
             let of = |key, at: [&[usize]; 2]| {
                 let (_structures, pointers) = threads(arch, at);
-                distance(&own(), arch, key, pointers.into_iter())
+                of_key(&own(), arch, key, pointers.into_iter())
             };
             let begin = of(0, [&[600], &[600]]).expect("a distance");
             assert_eq!(of(31, [&[600], &[600]]), Some(begin + 31 * 16), "{arch:?}");

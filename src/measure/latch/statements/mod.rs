@@ -19,6 +19,7 @@ use super::holders::is_contended;
 use super::keys::MapKey;
 use super::looks::{InTurn, Look, Waiting};
 use super::texts::{Sample, Texts};
+use crate::analysis::ThreadOffset;
 use crate::attach::stacks_are_shown;
 use crate::discovery::{account, statement, AccountAt, NoStatements, StatementAt};
 use crate::server::{Memory, Target};
@@ -87,7 +88,7 @@ pub fn find(target: &Target) -> Result<StatementAt, NotRead> {
     let mut at = statement(&target.image)?;
     let begin = target.image.extent().start.wrapping_add(target.bias);
     Memory::new(target.pid).u64(begin).ok_or(NotRead::NoMemory)?;
-    at.session = key::resolved(target, at.session)?;
+    at.session = ThreadOffset::Fixed(key::distance(target, at.session)?);
     Ok(at)
 }
 

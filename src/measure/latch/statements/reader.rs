@@ -4,7 +4,6 @@ use std::hash::Hash;
 
 use super::digest::digest_text;
 use super::key;
-use crate::analysis::ThreadOffset;
 use crate::discovery::{AccountAt, StatementAt, UserAt};
 use crate::measure::latch::figures::Account;
 use crate::measure::latch::texts::{Shown, Texts};
@@ -59,11 +58,7 @@ impl Place {
     /// Returns the place for a program that has statements there. `None` if the running server does not show it, as
     /// when its memory cannot be read.
     pub(super) fn new(target: &Target, at: StatementAt, account: AccountAt) -> Option<Place> {
-        let session = match key::resolved(target, at.session).ok()? {
-            ThreadOffset::Fixed(distance) => distance,
-            ThreadOffset::InSlot(slot) => Memory::new(target.pid).u64(slot.wrapping_add(target.bias))? as i64,
-            ThreadOffset::OfKey(_) => return None,
-        };
+        let session = key::distance(target, at.session).ok()?;
         Some(Place { session, text: at.text, account })
     }
 }

@@ -475,8 +475,10 @@ struct wait {
 	/* The kind of page that it waits for, once `is_page`. */
 	struct page_key page;
 	struct pthread_wait pthread;
+	/* How much of it was open to be sampled. */
+	__u64 sampled_ns;
 	/* With this, an entry of the map fills whole cache lines. */
-	__u64 unused[2];
+	__u64 unused;
 };
 
 /* Why something was not counted. */

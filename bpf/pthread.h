@@ -20,6 +20,7 @@
 #include "prlock.h"
 #include "psi.h"
 #include "registers.h"
+#include "sampled_wait.h"
 #include "sleep.h"
 #include <bpf/bpf_helpers.h>
 
@@ -151,12 +152,21 @@ static __always_inline void begin_pthread_wait(struct pthread_wait *w, __u64 wor
 	w->word = word;
 }
 
+/* Whether a thread waits for a lock, rather than for an event, or for a mutex after one. */
+static __always_inline bool is_contended(__u8 primitive)
+{
+	return primitive == PRIMITIVE_MUTEX || primitive == PRIMITIVE_RWLOCK_READ ||
+	       primitive == PRIMITIVE_RWLOCK_WRITE || primitive == PRIMITIVE_ALLOCATOR;
+}
+
 static __always_inline void end_pthread_wait(struct pthread_wait *w, __u64 now)
 {
 	__u64 ns = now - w->begin_ns;
 
 	learn_word(w->word, &w->key.latch);
 	add_wait(&w->key, w->word, ns, true, ns, 1);
+	if (is_contended(w->key.latch.primitive))
+		sample_wait(&w->key.latch, ns);
 	add_handoff(&w->key.latch, w->begin_domain, waker_domain(w->word, w->begin_ns),
 		    current_domain(), ns);
 }

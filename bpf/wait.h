@@ -16,6 +16,7 @@
 #include "identity.h"
 #include "losses.h"
 #include "page.h"
+#include "sampled_wait.h"
 #include "threads.h"
 #include <bpf/bpf_helpers.h>
 
@@ -134,6 +135,17 @@ static __always_inline void lose_end(const struct site *site)
 		lose(LOST_NO_BEGIN);
 }
 
+/* Lets the time of a wait that seems to end be sampled: each part of it once, because it may
+ * continue. */
+static __always_inline void sample_time(struct wait *w, __u64 now)
+{
+	__u64 ns = now > w->begin_ns ? now - w->begin_ns : 0;
+
+	if (ns > w->sampled_ns)
+		sample_wait(&w->key.latch, ns - w->sampled_ns);
+	w->sampled_ns = ns;
+}
+
 /* The thread's wait ends at this site, if it is one for this latch and the branch goes that way. */
 static __always_inline void end_wait(void *ctx, const struct site *site, __u64 now)
 {
@@ -163,6 +175,7 @@ static __always_inline void end_wait(void *ctx, const struct site *site, __u64 n
 		return;
 	}
 	note_page(w);
+	sample_time(w, now);
 	w->end_domain = current_domain();
 	if (site->role == ROLE_MAYBE_END)
 		w->end_ns = now;

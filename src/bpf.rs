@@ -14,10 +14,10 @@ macro_rules! plain_types {
 }
 
 plain_types! {
-    latch: attachment, callsite_key, callsite_waits, handoff_key, handoffs, hits, latch_key, latch_kind, latch_kinds, library_frame,
+    latch: attachment, callsite_key, callsite_waits, executed, handoff_key, handoffs, hits, latch_key, latch_kind, latch_kinds, library_frame,
         own_callsite_key, own_handoff_key, own_latch_key, own_page_key, page_key, page_waits, seen_thread, site, wait,
-        waits;
-    sample: hits, latch_key, sample_key, sampled_statement;
+        wait_sampling, waiting_statement, waits;
+    sample: executed, hits, latch_key, sample_key, sampled_statement;
     checksum: checksum_calls;
     event: event_key, hits;
     lock: lock_key, lock_wait, lock_waits;

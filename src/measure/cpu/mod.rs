@@ -43,9 +43,8 @@ use super::{cost_ns, Attaching, Measurement, Nothing, Room, Snapshot};
 use crate::attach::{attach_clock, detach_all, open_clock, Costs, Link, ProbeClass, Refusal, Skipped};
 use crate::bpf::bytes_of;
 use crate::bpf::sample::{types, SampleSkel, SampleSkelBuilder};
-use crate::discovery::AccountAt;
 use crate::host::Machine;
-use crate::measure::latch::{self, LatchCollector, Latches, MapKey, Plan};
+use crate::measure::latch::{self, tell_place, LatchCollector, Latches, MapKey, Plan};
 use crate::memory;
 use crate::model::{CpuClass, ProbeState, ProbeStatus};
 use crate::server::{cpu_time_ns, Target};
@@ -190,14 +189,8 @@ impl CpuSampler {
         open.progs.getcpu_enter.set_autoload(counts_getcpu);
         let seen = latches.seen_statements().and_then(|seen| Some((seen, seen.place(target)?)));
         if let Some((_, place)) = seen {
-            rodata.session_at = place.session;
-            rodata.text_at = place.text;
+            tell_place!(rodata, place);
             rodata.reads_in_kernel = Machine::this().kernel_version().is_some_and(statements::may_read_in_kernel);
-            let AccountAt { schema, user } = place.account;
-            rodata.schema_at = schema.unwrap_or(u64::MAX);
-            rodata.context_at = user.and_then(|user| user.context).unwrap_or(u64::MAX);
-            rodata.user_at = user.map_or(u64::MAX, |user| user.name);
-            rodata.user_has_length = user.is_some_and(|user| user.has_length);
             open.maps.statements.set_max_entries(statements::ROOM)?;
         }
         let mut skel = open.load().context("loading the sampling program into the kernel")?;

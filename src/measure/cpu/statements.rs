@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use super::code_map::CodeMap;
 use super::figures::StatementCpu;
 use crate::bpf::sample::types;
-use crate::measure::latch::{name_of, Account, Executes, Sample, Texts};
+use crate::measure::latch::{executes, Account, Sample, Texts};
 
 /// How many samples say a second, on all CPUs together, what the thread executed. Each costs user space some
 /// microseconds.
@@ -51,7 +51,8 @@ impl CpuStatements {
             let sampled: &types::sampled_statement =
                 plain::from_bytes(&bytes).ok().context("a sampled statement has an unexpected size")?;
             let orders = code.function(sampled.address, types::sampled_call::CALL_OTHER.0).ordering.is_some();
-            executes(sampled).add_to(&account(sampled), &mut texts, orders, 1);
+            let (executes, account) = executes(&sampled.executed);
+            executes.add_to(&account, &mut texts, orders, 1);
         }
         Ok(())
     }
@@ -103,58 +104,12 @@ pub(super) fn may_read_in_kernel((major, minor): (u32, u32)) -> bool {
     !((5, 18)..=(6, 3)).contains(&(major, minor))
 }
 
-/// Returns what a thread executed, without values.
-fn executes(sampled: &types::sampled_statement) -> Executes {
-    let length = sampled.length as usize;
-    match types::sampled_executes(sampled.executes) {
-        types::sampled_executes::SAMPLED_NOTHING => Executes::Nothing,
-        types::sampled_executes::SAMPLED_STATEMENT => {
-            Executes::of(&sampled.text[..length.min(sampled.text.len())], sampled.is_cut != 0)
-        }
-        _ => Executes::Unread,
-    }
-}
-
-/// Returns for whom it executed it.
-fn account(sampled: &types::sampled_statement) -> Account {
-    let name = |bytes: &[u8], length: u32| name_of(bytes.get(..length as usize)?, true);
-    Account {
-        user: name(&sampled.user, sampled.user_length).unwrap_or_default(),
-        schema: name(&sampled.schema, sampled.schema_length).unwrap_or_default(),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
 
     use super::*;
     use crate::measure::latch::{Shown, Text};
-    use types::sampled_executes as kinds;
-
-    fn sampled(executes: kinds, text: &str) -> types::sampled_statement {
-        let mut sampled = types::sampled_statement { executes: executes.0, ..Default::default() };
-        let part = text.len().min(sampled.text.len());
-        (sampled.length, sampled.is_cut) = (text.len() as u32, u32::from(text.len() > part));
-        sampled.text[..part].copy_from_slice(&text.as_bytes()[..part]);
-        sampled
-    }
-
-    #[test]
-    fn statements_lose_their_values() {
-        let statement = |text: &str| Executes::Statement(text.to_owned());
-        let long = format!("SELECT {}", "a".repeat(2000));
-        let cases = [
-            (sampled(kinds::SAMPLED_STATEMENT, "SELECT 'x'"), statement("SELECT ?")),
-            (sampled(kinds::SAMPLED_STATEMENT, &long), statement("SELECT ...")),
-            (sampled(kinds::SAMPLED_STATEMENT, "hello, world"), Executes::Unread),
-            (sampled(kinds::SAMPLED_NOTHING, "SELECT 'x'"), Executes::Nothing),
-            (sampled(kinds::SAMPLED_UNREAD, "SELECT 'x'"), Executes::Unread),
-        ];
-        for (sampled, expected) in cases {
-            assert_eq!(executes(&sampled), expected);
-        }
-    }
 
     #[test]
     fn about_as_many_statements_are_read_on_every_machine() {
@@ -182,18 +137,5 @@ mod tests {
     fn some_kernels_read_nothing_of_threads_in_the_kernel() {
         let kernels = [(5, 10), (5, 17), (5, 18), (6, 1), (6, 3), (6, 4), (7, 2)];
         assert_eq!(kernels.map(may_read_in_kernel), [true, true, false, false, false, true, true]);
-    }
-
-    #[test]
-    fn accounts_are_names_as_a_whole() {
-        let mut sampled = sampled(kinds::SAMPLED_STATEMENT, "COMMIT");
-        sampled.user[..4].copy_from_slice(b"app\0");
-        sampled.schema[..5].copy_from_slice(b"shop\0");
-        (sampled.user_length, sampled.schema_length) = (4, 5);
-        assert_eq!(account(&sampled).to_string(), "app in shop");
-        (sampled.user_length, sampled.schema_length) = (0, 6);
-        assert!(account(&sampled).is_empty());
-        sampled.user_length = u32::MAX;
-        assert!(account(&sampled).is_empty());
     }
 }

@@ -138,6 +138,8 @@ impl<'obj> Attacher<'obj> {
         // The system call also shows which thread wakes, but the kernel's wait function does not.
         let topology = topology.filter(|_| !traceable || futex_wake_is_traceable());
         configure(&mut open, &target, &plan, topology)?;
+        let seen = statements.as_ref().filter(|_| !without_probes);
+        seen.map(|seen| seen.prepare(&mut open, &target)).transpose()?;
         let has_multi = uprobe_multi_works();
         open.progs.latch_sites.set_autoload(has_multi);
         open.progs.latch_site.set_autoload(!has_multi);
@@ -147,6 +149,7 @@ impl<'obj> Attacher<'obj> {
         open.progs.futex_wake_enter.set_autoload(traceable && topology.is_some());
         let skel = open.load().context("loading the latch programs into the kernel")?;
         fill(&skel, &target, &plan)?;
+        seen.map(|seen| seen.begin(&skel)).transpose()?;
         let maps = Arc::new(Maps::of(&skel)?);
         let groups = (0..=plan.groups.len()).map(|_| Links::default()).collect();
         let exe = target.exe();
@@ -381,6 +384,14 @@ impl<'obj> Attacher<'obj> {
             let statements = statements.and_then(|seen| StatementSampler::new(&target, &seen));
             Looker::new(link, &target, &plan, Arc::clone(&status.holders), &status.call_stacks, statements, is_checked)
         }
+    }
+
+    /// Takes the statements that waited out of the kernel.
+    ///
+    /// # Errors
+    /// Fails if they cannot be read.
+    pub fn take_statements(&self) -> Result<()> {
+        self.statements.as_ref().map_or(Ok(()), |seen| seen.take())
     }
 
     /// Whether no probe is to be attached.

@@ -54,8 +54,8 @@ pub use pthread::{rows_of as pthread_rows, thread_id_offset};
 pub(super) use stacks::unwind::ADDRESS_BITS;
 #[cfg(any(test, fuzzing))]
 pub(crate) use statements::digest_text;
+pub(super) use statements::{executes, tell_place, Executes, Place, StatementReader};
 pub use statements::{find as find_statements, NotRead, StatementDetail};
-pub(super) use statements::{name_of, Executes, StatementReader};
 pub(super) use texts::{Sample, Texts};
 #[cfg(test)]
 pub(super) use texts::{Shown, Text};

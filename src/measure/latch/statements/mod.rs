@@ -1,26 +1,32 @@
 //! Shows which statements threads execute while they wait for latches. Samples of CPU time use the same to show which
 //! they execute while they run.
 //!
-//! Statements are not probed. Each look at the threads shows which of them wait; the statements of these are read from
-//! the server's memory, and values are replaced as soon as a text is read. So a latch's wait time can be divided by the
-//! number of times that each statement was seen.
+//! Statements are not probed. The probes at the ends of waits, and looks at the threads, show for some waits what the
+//! thread executes. It is read from the server's memory, and values are replaced as soon as it is here. So a latch's wait
+//! time can be divided by the number of times that each statement was seen.
 
 mod digest;
+mod ended;
+mod executed;
 mod key;
 mod lexer;
 mod reader;
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
+use anyhow::{Context, Result};
 use parking_lot::Mutex;
 
-pub(in crate::measure) use self::reader::{name_of, Executes, Place, StatementReader};
+use self::ended::EndedWaits;
+pub(in crate::measure) use self::executed::{executes, tell_place};
+pub(in crate::measure) use self::reader::{Executes, Place, StatementReader};
 use super::holders::is_contended;
 use super::keys::MapKey;
 use super::looks::{InTurn, Look, Waiting};
 use super::texts::{Sample, Texts};
 use crate::analysis::ThreadOffset;
 use crate::attach::stacks_are_shown;
+use crate::bpf::latch::{LatchSkel, OpenLatchSkel};
 use crate::discovery::{account, statement, AccountAt, NoStatements, StatementAt};
 use crate::server::{Memory, Target};
 
@@ -98,6 +104,8 @@ pub(in crate::measure) struct SeenStatements {
     account: AccountAt,
     show: fn(&str) -> String,
     texts: Mutex<Texts<MapKey>>,
+    /// Those that probes see, once the programs are loaded.
+    ended: OnceLock<EndedWaits>,
 }
 
 impl SeenStatements {
@@ -106,12 +114,52 @@ impl SeenStatements {
         let show = wanted.show()?;
         let texts = || Mutex::new(Texts::new(MOST_DISPLACED, show));
         let account = || account(&target.image);
-        Some(find(target).map(|at| SeenStatements { at, account: account(), show, texts: texts() }))
+        Some(find(target).map(|at| SeenStatements {
+            at,
+            account: account(),
+            show,
+            texts: texts(),
+            ended: OnceLock::new(),
+        }))
     }
 
     /// Returns how often each statement was seen for each latch.
-    pub fn samples(&self) -> Vec<Sample<MapKey>> {
-        self.texts.lock().all()
+    ///
+    /// # Errors
+    /// Fails if what the programs have seen cannot be read.
+    pub fn samples(&self) -> Result<Vec<Sample<MapKey>>> {
+        self.take()?;
+        Ok(self.texts.lock().all())
+    }
+
+    /// Takes what the programs have seen out of the kernel.
+    ///
+    /// # Errors
+    /// Fails if it cannot be read.
+    pub fn take(&self) -> Result<()> {
+        self.ended.get().map_or(Ok(()), |ended| ended.take(&self.texts))
+    }
+
+    /// Prepares programs, before they are loaded, to show what threads execute whose waits end.
+    ///
+    /// # Errors
+    /// Fails if they have no constants.
+    pub fn prepare(&self, open: &mut OpenLatchSkel<'_>, target: &Target) -> Result<()> {
+        let Some(place) = self.place(target) else { return Ok(()) };
+        let rodata = open.maps.rodata_data.as_deref_mut().context("the programs have no constants")?;
+        tell_place!(rodata, place);
+        open.maps.waiting_statements.set_max_entries(ended::ROOM)?;
+        Ok(())
+    }
+
+    /// Lets the programs, which are loaded now, show it.
+    ///
+    /// # Errors
+    /// Fails if a map cannot be used.
+    pub fn begin(&self, skel: &LatchSkel<'_>) -> Result<()> {
+        // Each server has its programs loaded once.
+        _ = self.ended.set(EndedWaits::begin(skel)?);
+        Ok(())
     }
 
     /// Returns where the threads of a running server have their statements. `None` if the server does not show that, as

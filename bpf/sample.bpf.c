@@ -171,10 +171,7 @@ static __always_inline void note_statement(__u64 address)
 	if (!next)
 		return;
 	next->address = address;
-	if (is_in_kernel(address) && !reads_in_kernel)
-		next->executed.executes = EXECUTES_UNREAD;
-	else
-		read_executed(&next->executed);
+	read_executed(&next->executed, reads_in_kernel || !is_in_kernel(address));
 	bpf_map_push_elem(&statements, next, BPF_ANY);
 }
 

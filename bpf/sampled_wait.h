@@ -11,20 +11,22 @@
 #include <bpf/bpf_helpers.h>
 
 /* The most samples that a CPU takes until user space has taken some out. */
-#define MOST_SAMPLED_WAITS 100
+#define MOST_SAMPLED_WAITS 200
 
 /* What user space wants. */
 struct wait_sampling {
-	/* The time waited on a CPU for which there is one sample; 0: no samples are wanted. */
+	/* One sample for so much waiting that ends on a CPU, in nanoseconds; 0: none. */
 	__u64 period_ns;
 	/* How often user space has taken samples out. */
 	__u64 round;
 };
 
-/* How far a CPU is with its next sample. */
+/* How far a CPU is with its samples. */
 struct wait_sampler {
-	/* How much waiting is left until then; 0 before the first. */
+	/* How much waiting is left until the next; 0 before the first. */
 	__u64 left_ns;
+	/* The waiting that was open to be sampled so far. */
+	__u64 waited_ns;
 	__u64 round;
 	/* The samples since this round began. */
 	__u32 taken;
@@ -35,9 +37,8 @@ struct wait_sampler {
 /* What a thread executed while it waited. */
 struct waiting_statement {
 	struct latch_key latch;
-	/* For how many samples it stands. */
-	__u32 weight;
-	__u32 unused;
+	/* For how much waiting it stands. */
+	__u64 ns;
 	struct executed executed;
 };
 
@@ -70,11 +71,12 @@ struct {
 	__type(value, struct waiting_statement);
 } next_waiting SEC(".maps");
 
-/* How many samples are due after this time waited. */
-static __always_inline __u32 due_samples(struct wait_sampler *own, __u64 ns, __u64 period_ns)
+/* For how much waiting a sample stands that is due after this time; 0 if none is due. */
+static __always_inline __u64 due(struct wait_sampler *own, __u64 ns, __u64 period_ns)
 {
 	__u64 over;
 
+	own->waited_ns += ns;
 	if (!own->left_ns || own->left_ns > period_ns)
 		own->left_ns = 1 + bpf_get_prandom_u32() % period_ns;
 	if (ns < own->left_ns) {
@@ -83,7 +85,7 @@ static __always_inline __u32 due_samples(struct wait_sampler *own, __u64 ns, __u
 	}
 	over = ns - own->left_ns;
 	own->left_ns = period_ns - over % period_ns;
-	return 1 + over / period_ns;
+	return (1 + over / period_ns) * period_ns;
 }
 
 /* Whether this CPU may take another sample in this round. */
@@ -97,30 +99,43 @@ static __always_inline bool may_sample(struct wait_sampler *own, __u64 round)
 	return own->taken <= MOST_SAMPLED_WAITS;
 }
 
-/* This thread has waited for a latch for so long. */
-static __always_inline void sample_wait(const struct latch_key *latch, __u64 ns)
+/* Takes a sample that stands for so much waiting. */
+static __always_inline void take_sample(const struct latch_key *latch, __u64 ns)
 {
-	struct wait_sampling *wanted;
 	struct waiting_statement *next;
-	struct wait_sampler *own;
-	__u32 zero = 0, due;
+	__u32 zero = 0;
 
-	wanted = bpf_map_lookup_elem(&wait_sampling, &zero);
-	if (!wanted || !wanted->period_ns)
-		return;
-	own = bpf_map_lookup_elem(&wait_samplers, &zero);
-	if (!own || own->is_busy)
-		return;
-	due = due_samples(own, ns, wanted->period_ns);
-	if (!due || !may_sample(own, wanted->round))
-		return;
 	next = bpf_map_lookup_elem(&next_waiting, &zero);
 	if (!next)
 		return;
-	own->is_busy = true;
 	next->latch = *latch;
-	next->weight = due;
-	read_executed(&next->executed);
+	next->ns = ns;
+	read_executed(&next->executed, true);
 	bpf_map_push_elem(&waiting_statements, next, BPF_ANY);
+}
+
+/* This thread has waited for a latch for so long. Returns whether that was sampled, which takes
+ * some microseconds. */
+static __always_inline bool sample_wait(const struct latch_key *latch, __u64 ns)
+{
+	struct wait_sampling *wanted;
+	struct wait_sampler *own;
+	bool is_sampled = false;
+	__u32 zero = 0;
+	__u64 due_ns;
+
+	wanted = bpf_map_lookup_elem(&wait_sampling, &zero);
+	if (!wanted || !wanted->period_ns)
+		return false;
+	own = bpf_map_lookup_elem(&wait_samplers, &zero);
+	if (!own || own->is_busy)
+		return false;
+	own->is_busy = true;
+	due_ns = due(own, ns, wanted->period_ns);
+	if (due_ns && may_sample(own, wanted->round)) {
+		take_sample(latch, due_ns);
+		is_sampled = true;
+	}
 	own->is_busy = false;
+	return is_sampled;
 }

@@ -77,9 +77,9 @@ static __always_inline bool goes_on(__u64 end)
 	return bpf_probe_read_user(&next, sizeof(next), (void *)end) || (next && next != ';');
 }
 
-/* Reads the statement that this thread executes, and for whom. It does not go on meanwhile. Pages
- * that are not in memory are not fetched. */
-static __always_inline __u32 read_statement(struct executed *next)
+/* Reads the statement that this thread executes, and for whom, if memory may be read now. The
+ * thread does not run meanwhile. Pages that are not in memory are not fetched. */
+static __always_inline __u32 read_statement(struct executed *next, bool may_be_read)
 {
 	struct task_struct *task = (void *)bpf_get_current_task();
 	__u64 own = thread_pointer(task);
@@ -87,6 +87,8 @@ static __always_inline __u32 read_statement(struct executed *next)
 
 	if (BPF_CORE_READ(task, flags) & (PF_EXITING | PF_IO_WORKER))
 		return EXECUTES_NOTHING;
+	if (!may_be_read)
+		return EXECUTES_UNREAD;
 	if (!own || bpf_probe_read_user(&session, sizeof(session), (void *)(own + session_at)))
 		return EXECUTES_UNREAD;
 	if (!session)
@@ -109,7 +111,7 @@ static __always_inline __u32 read_statement(struct executed *next)
 }
 
 /* Reads what this thread executes. */
-static __always_inline void read_executed(struct executed *next)
+static __always_inline void read_executed(struct executed *next, bool may_be_read)
 {
-	next->executes = read_statement(next);
+	next->executes = read_statement(next, may_be_read);
 }

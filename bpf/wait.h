@@ -136,14 +136,13 @@ static __always_inline void lose_end(const struct site *site)
 }
 
 /* Lets the time of a wait that seems to end be sampled: each part of it once, because it may
- * continue. */
-static __always_inline void sample_time(struct wait *w, __u64 now)
+ * continue. Returns whether it was. */
+static __always_inline bool sample_time(struct wait *w, __u64 now)
 {
-	__u64 ns = now > w->begin_ns ? now - w->begin_ns : 0;
+	__u64 ns = now > w->begin_ns ? now - w->begin_ns : 0, before = w->sampled_ns;
 
-	if (ns > w->sampled_ns)
-		sample_wait(&w->key.latch, ns - w->sampled_ns);
 	w->sampled_ns = ns;
+	return ns > before && sample_wait(&w->key.latch, ns - before);
 }
 
 /* The thread's wait ends at this site, if it is one for this latch and the branch goes that way. */
@@ -175,7 +174,9 @@ static __always_inline void end_wait(void *ctx, const struct site *site, __u64 n
 		return;
 	}
 	note_page(w);
-	sample_time(w, now);
+	/* A retry follows the sample, which takes as long as several hits. */
+	if (sample_time(w, now) && site->role == ROLE_MAYBE_END)
+		now = bpf_ktime_get_ns();
 	w->end_domain = current_domain();
 	if (site->role == ROLE_MAYBE_END)
 		w->end_ns = now;

@@ -138,8 +138,10 @@ impl<'obj> Attacher<'obj> {
         // The system call also shows which thread wakes, but the kernel's wait function does not.
         let topology = topology.filter(|_| !traceable || futex_wake_is_traceable());
         configure(&mut open, &target, &plan, topology)?;
-        let seen = statements.as_ref().filter(|_| !without_probes);
-        seen.map(|seen| seen.prepare(&mut open, &target)).transpose()?;
+        let mut seen = statements.as_ref().filter(|_| !without_probes);
+        if !seen.map_or(Ok(false), |seen| seen.prepare(&mut open, &target))? {
+            seen = None;
+        }
         let has_multi = uprobe_multi_works();
         open.progs.latch_sites.set_autoload(has_multi);
         open.progs.latch_site.set_autoload(!has_multi);
@@ -387,11 +389,8 @@ impl<'obj> Attacher<'obj> {
     }
 
     /// Takes the statements that waited out of the kernel.
-    ///
-    /// # Errors
-    /// Fails if they cannot be read.
-    pub fn take_statements(&self) -> Result<()> {
-        self.statements.as_ref().map_or(Ok(()), |seen| seen.take())
+    pub fn take_statements(&self) {
+        self.statements.iter().for_each(|seen| seen.take());
     }
 
     /// Whether no probe is to be attached.

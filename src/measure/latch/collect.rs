@@ -84,7 +84,7 @@ impl LatchCollector {
             false => Counts::read(&self.maps),
         };
         let spin_times = self.spin_times.lock().clone();
-        let statements = self.statements.as_ref().map(|seen| seen.samples()).transpose()?.unwrap_or_default();
+        let statements = self.statements.as_ref().map(|seen| seen.samples()).unwrap_or_default();
         let call_stacks = self.status.call_stacks.samples();
         let tally = |counts, missed| Tally {
             counts,

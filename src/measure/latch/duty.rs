@@ -77,7 +77,7 @@ impl DutyCycle {
                 let is_assumed = limit == Limit::CpuTime && !budget.costs.are_known();
                 attacher.status.add_limited(if is_assumed { Limit::AssumedPrice } else { limit }, elapsed);
             }
-            attacher.take_statements()?;
+            attacher.take_statements();
             let used = meter.read(attacher, &attached)?;
             let next = governor.turns(used.server_cpu, used.others, &used.groups);
             let turns_are_taken = turns.iter().chain(&next).any(|turn| *turn != Turn::Always);

@@ -157,6 +157,7 @@ mod tests {
 
     use super::*;
     use crate::bpf::latch::LatchSkelBuilder;
+    use crate::measure::latch::statements::ROOM;
 
     /// Returns how many bytes a map takes, from the kernel's source (kernel/bpf/hashtab.c and arraymap.c).
     fn bytes(kind: MapType, key: u32, value: u32, entries: u32, cpus: u32) -> u64 {
@@ -179,6 +180,7 @@ mod tests {
             let mut storage = MaybeUninit::uninit();
             let mut open = LatchSkelBuilder::default().open(&mut storage).unwrap();
             set_own_entries(&mut open, cpus, true).unwrap();
+            open.maps.waiting_statements.set_max_entries(ROOM).unwrap();
             let maps = open.open_object().maps();
             maps.map(|map| bytes(map.map_type(), map.key_size(), map.value_size(), map.max_entries(), cpus))
                 .sum::<u64>()

@@ -12,8 +12,7 @@ use parking_lot::Mutex;
 use super::objects::Waiter;
 use super::plan::{LockPlan, PlannedLockSite, PlannedLockWait};
 use crate::attach::{
-    attach_sites, detach_all, stacks_are_shown, uprobe_multi_works, Costs, Link, ProbeClass, SiteAddress, SitePrograms,
-    Skipped,
+    attach_sites, detach_all, uprobe_multi_works, Costs, Link, ProbeClass, SiteAddress, SitePrograms, Skipped,
 };
 use crate::bpf::latch;
 use crate::bpf::lock::{types, LockSkel, LockSkelBuilder, OpenLockSkel};
@@ -81,7 +80,6 @@ impl LockProbes {
         open.progs.lock_begin.set_autoload(!has_multi);
         open.progs.lock_end.set_autoload(!has_multi);
         let skel = open.load().context("loading the programs into the kernel")?;
-        let threads = stacks_are_shown().then(|| ThreadPointers::new(target.pid).ok());
         let worst = |sites: fn(&PlannedLockWait) -> &[PlannedLockSite]| {
             let classes: Vec<ProbeClass> = plan.waits.iter().flat_map(sites).map(|site| site.class).collect();
             let by_cost = [ProbeClass::Return, ProbeClass::Stepped, ProbeClass::Emulated];
@@ -93,7 +91,7 @@ impl LockProbes {
             waits: MapHandle::try_from(&skel.maps.locks)?,
             hits: MapHandle::try_from(&skel.maps.hits)?,
             lost: MapHandle::try_from(&skel.maps.lost_locks)?,
-            threads: threads.flatten(),
+            threads: ThreadPointers::new(target.pid).ok(),
             skipped: Skipped::of(skel.object().progs().filter(|program| program.autoload()))?,
             attached: Mutex::new(Attached {
                 has_multi,

@@ -1,5 +1,5 @@
-//! Takes samples of waits that probes see end. Programs take one for each period of time waited, so each stands for as
-//! much of it, whatever the statement and however the thread waited.
+//! Takes samples of waits that probes see end. Programs take one whenever so much has been waited, so a statement counts
+//! by the time that it waited, however it did.
 
 use std::time::{Duration, Instant};
 
@@ -12,43 +12,41 @@ use crate::bpf::latch::{types, LatchSkel};
 use crate::bpf::{bytes_of, sample};
 use crate::measure::latch::keys::{key_of, MapKey};
 use crate::measure::latch::texts::Texts;
+use crate::measure::maps::of_cpus;
 
-/// How many samples are wanted a second. Each costs user space some microseconds.
-const PER_SECOND: f64 = 100.0;
+/// The time waited for which a statement counts as seen once, in nanoseconds: a thread that waits all the time is seen
+/// twenty times a second.
+const UNIT_NS: u64 = 50_000_000;
+
+/// The most samples that are wanted a second: each costs user space some microseconds. If there would be more, each
+/// stands for more time.
+const MOST_PER_SECOND: f64 = 400.0;
+
+/// The most units for which a sample stands.
+const MOST_UNITS: u64 = 1024;
 
 /// The kernel has room for so many samples that nobody has taken yet.
-pub(in crate::measure::latch) const ROOM: u32 = 400;
-
-/// The first period, in nanoseconds, and the limits of what it may become. The first is long: a short one would have
-/// so many samples at first that what comes later would hardly count.
-const FIRST_PERIOD_NS: u64 = 100_000_000;
-const SHORTEST_PERIOD_NS: u64 = 1_000_000;
-const LONGEST_PERIOD_NS: u64 = 4_000_000_000;
-
-/// The period becomes longer as soon as there have been twice as many samples as are wanted, and shorter after this
-/// time with less than half as many: probes take turns, and some seconds have no samples.
-const UNTIL_SHORTER: Duration = Duration::from_secs(4);
-
-/// The most by which the period changes at once.
-const MOST_CHANGE: f64 = 4.0;
+pub(in crate::measure::latch) const ROOM: u32 = 600;
 
 /// The samples that programs take of one server's waits.
 pub(super) struct EndedWaits {
     /// Samples that the kernel keeps.
     queue: MapHandle,
-    /// What the programs are told.
+    /// What the programs are told, and how far each CPU is.
     sampling: MapHandle,
+    samplers: MapHandle,
     pace: Mutex<Pace>,
 }
 
 /// How much waiting there is for each sample.
 #[derive(Debug)]
 struct Pace {
-    period_ns: u64,
+    /// For how much waiting each sample stands, in units.
+    units: u64,
     /// How often samples were taken out.
     round: u64,
-    /// How many there were since the period was last considered, and when that was.
-    samples: u64,
+    /// How much had been waited when the pace was last considered, in nanoseconds, and when that was.
+    waited_ns: u64,
     since: Instant,
 }
 
@@ -61,7 +59,8 @@ impl EndedWaits {
         let ended = EndedWaits {
             queue: MapHandle::try_from(&skel.maps.waiting_statements)?,
             sampling: MapHandle::try_from(&skel.maps.wait_sampling)?,
-            pace: Mutex::new(Pace::new(Instant::now())),
+            samplers: MapHandle::try_from(&skel.maps.wait_samplers)?,
+            pace: Mutex::new(Pace { units: 1, round: 0, waited_ns: 0, since: Instant::now() }),
         };
         ended.tell(&ended.pace.lock())?;
         Ok(ended)
@@ -73,22 +72,20 @@ impl EndedWaits {
     /// Fails if a map cannot be used.
     pub fn take(&self, texts: &Mutex<Texts<MapKey>>) -> Result<()> {
         let mut pace = self.pace.lock();
-        let mut samples = 0;
         // More may come meanwhile.
         for _ in 0..ROOM {
             let next = self.queue.lookup_and_delete(&[]).context("reading statements that waited")?;
             let Some(bytes) = next else { break };
-            let waited: &types::waiting_statement =
-                plain::from_bytes(&bytes).ok().context("a statement that waited has an unexpected size")?;
+            let waited = plain::from_bytes(&bytes).ok().context("a statement that waited has an unexpected size")?;
             count(waited, &mut texts.lock());
-            samples += u64::from(waited.weight);
         }
-        pace.adapt(samples, Instant::now());
+        let samplers = of_cpus::<types::wait_sampler>(&self.samplers, 0)?;
+        pace.adapt(samplers.iter().map(|sampler| sampler.waited_ns).sum(), Instant::now());
         self.tell(&pace)
     }
 
     fn tell(&self, pace: &Pace) -> Result<()> {
-        let sampling = types::wait_sampling { period_ns: pace.period_ns, round: pace.round };
+        let sampling = types::wait_sampling { period_ns: pace.units * UNIT_NS, round: pace.round };
         self.sampling.update(&0_u32.to_ne_bytes(), bytes_of(&sampling), MapFlags::ANY).context("sampling waits")
     }
 }
@@ -98,64 +95,52 @@ fn count(waited: &types::waiting_statement, texts: &mut Texts<MapKey>) {
     // The programs share this structure, but each has a type of its own for it.
     let Ok(executed) = plain::from_bytes::<sample::types::executed>(bytes_of(&waited.executed)) else { return };
     let (executes, account) = executes(executed);
-    executes.add_to(&account, texts, key_of(&waited.latch), waited.weight.into());
+    executes.add_to(&account, texts, key_of(&waited.latch), waited.ns / UNIT_NS);
 }
 
 impl Pace {
-    fn new(now: Instant) -> Pace {
-        Pace { period_ns: FIRST_PERIOD_NS, round: 0, samples: 0, since: now }
-    }
-
-    /// Adapts the period to the number of samples that were taken out. A wait that takes some periods stands for as
-    /// many samples.
-    fn adapt(&mut self, taken: u64, now: Instant) {
+    /// Adapts what samples stand for to the time that was waited so far, in nanoseconds.
+    fn adapt(&mut self, waited_ns: u64, now: Instant) {
         self.round += 1;
-        self.samples += taken;
         let elapsed = now - self.since;
-        // A moment's samples say little about a second's.
-        let wanted = PER_SECOND * elapsed.as_secs_f64().max(1.0);
-        let rate = self.samples as f64 / wanted;
-        if rate <= 2.0 && elapsed < UNTIL_SHORTER {
+        // A moment says little about a second.
+        if elapsed < Duration::from_millis(500) {
             return;
         }
-        if !(0.5..=2.0).contains(&rate) {
-            let period = self.period_ns as f64 * rate.clamp(1.0 / MOST_CHANGE, MOST_CHANGE);
-            self.period_ns = (period as u64).clamp(SHORTEST_PERIOD_NS, LONGEST_PERIOD_NS);
-        }
-        (self.samples, self.since) = (0, now);
+        let units = waited_ns.saturating_sub(self.waited_ns) as f64 / UNIT_NS as f64 / elapsed.as_secs_f64();
+        self.units = ((units / MOST_PER_SECOND).ceil() as u64).clamp(1, MOST_UNITS);
+        (self.waited_ns, self.since) = (waited_ns, now);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::measure::latch::texts::Shown;
 
-    /// Returns the period after some seconds, each with as many samples as `of` says for a period in milliseconds.
-    fn period_ms(seconds: u64, of: impl Fn(u64, f64) -> f64) -> f64 {
+    #[test]
+    fn there_are_not_too_many_samples_whatever_waits() {
         let begin = Instant::now();
-        let mut pace = Pace::new(begin);
-        for second in 1..=seconds {
-            let samples = of(second, pace.period_ns as f64 / 1e6);
-            pace.adapt(samples as u64, begin + Duration::from_secs(second));
-        }
-        pace.period_ns as f64 / 1e6
+        let mut pace = Pace { units: 1, round: 0, waited_ns: 0, since: begin };
+        let mut waited_ns = 0;
+        // How many threads wait in each second
+        let units = [0, 1, 20, 21, 1000, 20, 1_000_000].map(|threads| {
+            waited_ns += threads * 1_000_000_000;
+            pace.adapt(waited_ns, pace.since + Duration::from_secs(1));
+            pace.units
+        });
+        assert_eq!(units, [1, 1, 1, 2, 50, 1, MOST_UNITS]);
+        pace.adapt(waited_ns + 1_000_000_000, pace.since + Duration::from_millis(100));
+        assert_eq!((pace.units, pace.round), (MOST_UNITS, 8), "a moment says nothing");
     }
 
     #[test]
-    fn there_are_about_as_many_samples_whatever_waits() {
-        // 200 ms, 2 s and 500 s are waited each second.
-        let of = |waited_ms: f64| period_ms(60, |_, period_ms| waited_ms / period_ms);
-        assert!((1.0..4.0).contains(&of(200.0)), "{}", of(200.0));
-        assert!((10.0..40.0).contains(&of(2_000.0)), "{}", of(2_000.0));
-        assert!((2_500.0..=4_000.0).contains(&of(500_000.0)), "{}", of(500_000.0));
-        assert_eq!(of(0.0), 1.0);
-    }
-
-    /// Probes of which each turn has 200 samples, once in four seconds, lead to no other period each second.
-    #[test]
-    fn turns_do_not_make_the_period_swing() {
-        let turns = |second, period_ms: f64| if second % 4 == 0 { 2_000.0 / period_ms } else { 0.0 };
-        let periods: Vec<f64> = (20..40).map(|seconds| period_ms(seconds, turns)).collect();
-        assert!(periods.iter().all(|period| (period - periods[0]).abs() < 1e-9), "{periods:?}");
+    fn a_sample_counts_for_the_time_that_it_stands_for() {
+        let mut texts = Texts::new(10, str::to_owned);
+        let waited = |ns| types::waiting_statement { ns, ..Default::default() };
+        count(&waited(UNIT_NS), &mut texts);
+        count(&waited(3 * UNIT_NS), &mut texts);
+        let all: Vec<(Shown, u64)> = texts.all().into_iter().map(|sample| (sample.shown, sample.samples)).collect();
+        assert_eq!(all, [(Shown::Nothing, 4)]);
     }
 }

@@ -46,7 +46,7 @@ pub(super) fn distance(target: &Target, at: ThreadOffset) -> Result<i64, NotRead
     }
     let threads = ThreadPointers::new(target.pid).and_then(|threads| threads.list()).map_err(|why| {
         tracing::debug!("threads cannot be listed: {why:#}");
-        NotRead::NoLooks
+        NotRead::NoThreads
     })?;
     let pointers = threads.iter().map(|thread| thread.pointer);
     of_key(&memory, target.image.arch(), key, pointers).ok_or(NotRead::NoKey)

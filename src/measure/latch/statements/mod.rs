@@ -1,9 +1,9 @@
 //! Shows which statements threads execute while they wait for latches. Samples of CPU time use the same to show which
 //! they execute while they run.
 //!
-//! Statements are not probed. The probes at the ends of waits, and looks at the threads, show for some waits what the
-//! thread executes. It is read from the server's memory, and values are replaced as soon as it is here. So a latch's wait
-//! time can be divided by the number of times that each statement was seen.
+//! Statements are not probed. The probes at the ends of waits, and looks at the threads, show what some of the waiting
+//! threads execute. Texts are read from the server's memory, and values are replaced as soon as a text is here. So a
+//! latch's wait time can be divided by the number of times that each statement was seen.
 
 mod digest;
 mod ended;
@@ -18,6 +18,7 @@ use anyhow::{Context, Result};
 use parking_lot::Mutex;
 
 use self::ended::EndedWaits;
+pub(super) use self::ended::ROOM;
 pub(in crate::measure) use self::executed::{executes, tell_place};
 pub(in crate::measure) use self::reader::{Executes, Place, StatementReader};
 use super::holders::is_contended;
@@ -25,7 +26,6 @@ use super::keys::MapKey;
 use super::looks::{InTurn, Look, Waiting};
 use super::texts::{Sample, Texts};
 use crate::analysis::ThreadOffset;
-use crate::attach::stacks_are_shown;
 use crate::bpf::latch::{LatchSkel, OpenLatchSkel};
 use crate::discovery::{account, statement, AccountAt, NoStatements, StatementAt};
 use crate::server::{Memory, Target};
@@ -74,9 +74,10 @@ pub enum NotRead {
         "the server's C library does not show where a thread has its session, or the server has only just started"
     )]
     NoKey,
-    /// This kernel does not show what threads do.
-    #[error("this kernel does not show what threads wait for while they run, which takes Linux 5.15")]
-    NoLooks,
+    /// The server's threads have their sessions where the C library keeps what belongs to a key, and the kernel does
+    /// not list the threads.
+    #[error("this kernel does not list the server's threads")]
+    NoThreads,
     /// The server's memory is out of reach.
     #[error("its memory cannot be read, which takes root or CAP_SYS_PTRACE")]
     NoMemory,
@@ -85,12 +86,9 @@ pub enum NotRead {
 /// Finds where a server's threads have their statements.
 ///
 /// # Errors
-/// Fails if the kernel does not show threads, if the program or the server's C library does not show where statements
-/// are, or if the server's memory cannot be read.
+/// Fails if the program, the server's C library or the kernel does not show where statements are, or if the server's
+/// memory cannot be read.
 pub fn find(target: &Target) -> Result<StatementAt, NotRead> {
-    if !stacks_are_shown() {
-        return Err(NotRead::NoLooks);
-    }
     let mut at = statement(&target.image)?;
     let begin = target.image.extent().start.wrapping_add(target.bias);
     Memory::new(target.pid).u64(begin).ok_or(NotRead::NoMemory)?;
@@ -104,7 +102,7 @@ pub(in crate::measure) struct SeenStatements {
     account: AccountAt,
     show: fn(&str) -> String,
     texts: Mutex<Texts<MapKey>>,
-    /// Those that probes see, once the programs are loaded.
+    /// Those of waits whose ends probes see, once the programs are loaded.
     ended: OnceLock<EndedWaits>,
 }
 
@@ -124,35 +122,34 @@ impl SeenStatements {
     }
 
     /// Returns how often each statement was seen for each latch.
-    ///
-    /// # Errors
-    /// Fails if what the programs have seen cannot be read.
-    pub fn samples(&self) -> Result<Vec<Sample<MapKey>>> {
-        self.take()?;
-        Ok(self.texts.lock().all())
+    pub fn samples(&self) -> Vec<Sample<MapKey>> {
+        self.take();
+        self.texts.lock().all()
     }
 
     /// Takes what the programs have seen out of the kernel.
-    ///
-    /// # Errors
-    /// Fails if it cannot be read.
-    pub fn take(&self) -> Result<()> {
-        self.ended.get().map_or(Ok(()), |ended| ended.take(&self.texts))
+    pub fn take(&self) {
+        let taken = self.ended.get().map_or(Ok(()), |ended| ended.take(&self.texts));
+        // Other figures do without.
+        if let Err(error) = taken {
+            tracing::debug!("statements that waited are missing: {error:#}");
+        }
     }
 
-    /// Prepares programs, before they are loaded, to show what threads execute whose waits end.
+    /// Prepares programs, before they are loaded, to show what threads execute whose waits end. Returns whether they
+    /// can: it has to be known where.
     ///
     /// # Errors
     /// Fails if they have no constants.
-    pub fn prepare(&self, open: &mut OpenLatchSkel<'_>, target: &Target) -> Result<()> {
-        let Some(place) = self.place(target) else { return Ok(()) };
+    pub fn prepare(&self, open: &mut OpenLatchSkel<'_>, target: &Target) -> Result<bool> {
+        let Some(place) = self.place(target) else { return Ok(false) };
         let rodata = open.maps.rodata_data.as_deref_mut().context("the programs have no constants")?;
         tell_place!(rodata, place);
-        open.maps.waiting_statements.set_max_entries(ended::ROOM)?;
-        Ok(())
+        open.maps.waiting_statements.set_max_entries(ROOM)?;
+        Ok(true)
     }
 
-    /// Lets the programs, which are loaded now, show it.
+    /// Lets prepared programs, which are loaded now, show it.
     ///
     /// # Errors
     /// Fails if a map cannot be used.

@@ -1,5 +1,5 @@
-//! Takes samples of waits that probes see end. Programs take one whenever so much has been waited, so a statement counts
-//! by the time that it waited, however it did.
+//! Takes samples of waits that probes see end. Programs take one whenever so much has been waited, so a statement
+//! counts by the time that it waited, however it did.
 
 use std::time::{Duration, Instant};
 

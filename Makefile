@@ -141,7 +141,24 @@ SLOW := scenario::every_load_runs_on_every_server truth::mysql_8_0_33_waits_agre
 	statements::cpu_time_of_statements_of_mariadb_is_plausible \
 	statements::users_of_mariadb_share_the_cpu_time statements::users_of_mysql_5_7_share_the_cpu_time \
 	statements::cpu_time_of_statements_of_mysql_8_0_33_agrees_with_performance_schema \
-	statements::statements_of_mysql_agree_with_performance_schema watch::a_hot_latch_of_mariadb_is_watched
+	statements::statements_of_mysql_agree_with_performance_schema statements::mariadb_says_which_statements_wait \
+	statements::mariadb_without_performance_schema_says_which_statements_wait \
+	library::mariadb_table_cache_waits_agree_with_perf_schema \
+	library::mariadb_idle_waits_agree_with_perf_schema \
+	call_stacks::call_stacks_of_mariadb_pass_through_their_call_sites \
+	truth::mysql_redo_waits_agree_with_performance_schema \
+	truth::mysql_8_0_31_waits_agree_with_performance_schema \
+	discover::ten_servers_take_little_memory \
+	pages::pages_of_a_copy_that_takes_a_tables_place_get_its_name \
+	budget::mysql_stays_within_the_budget \
+	cpu::mariadb_spins_for_its_most_contended_latch \
+	library::mariadb_locks_need_no_perf_schema \
+	events::mariadb_10_5_without_symbols_shows_its_sleeps \
+	locks::a_storm_of_waits_for_one_row_keeps_to_the_budget \
+	lab::servers_serve_under_load \
+	cpu::cpus_that_come_online_are_sampled \
+	discover::statements_of_all_servers_are_counted \
+	watch::a_hot_latch_of_mariadb_is_watched
 
 test-all: ## all of it on every server, those too that take long to fetch, and every load on each
 	$(MAKE) test ARMTRACE_ALL_SERVERS=1

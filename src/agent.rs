@@ -12,7 +12,7 @@ use crate::export::SnapshotSource;
 use crate::host::clock::now_ns;
 use crate::host::{Domains, Machine};
 use crate::kept::Cache;
-use crate::measure::latch::{self, Allowed, LatchCollector, Latches, NoProbe, Plan, StatementDetail};
+use crate::measure::latch::{self, Allowed, LatchCollector, Latches, NoProbe, Plan, StatementOptions};
 use crate::measure::watchpoint::WatchpointAccount;
 use crate::measure::{Attached, Attaching, Later, Measurement, More, Snapshot};
 use crate::memory;
@@ -36,8 +36,8 @@ pub struct Options {
     pub max_overhead: f64,
     /// Whether to attach no probe, and read waits from the threads' stacks instead.
     pub without_probes: bool,
-    /// What is shown of the statements that wait.
-    pub statements: StatementDetail,
+    /// The statements that wait.
+    pub statements: StatementOptions,
     /// The parts of this machine between which handoffs of latches are counted.
     pub domains: Domains,
     /// How much of the past is kept; zero for none.

@@ -131,7 +131,7 @@ fn options(pid: i32, args: &AttachArgs, keep: Duration) -> Options {
     Options {
         max_overhead: args.max_overhead,
         without_probes: args.no_probes,
-        statements: args.statements,
+        statements: args.statement_options(None),
         domains: args.handoffs,
         keep,
         cache: args.cache(),

@@ -160,6 +160,9 @@ pub enum UsageError {
     /// There is more than one recording to replay on the full screen.
     #[error("--top shows one recording: give one, or leave out --top to serve them all")]
     SeveralOnScreen,
+    /// The server is to be asked, but it is not said how.
+    #[error("--ask-statements needs --mysql or --defaults-file, to ask the server")]
+    NobodyToAsk,
     /// Files are to be written, but it is not said where.
     #[error("parquet needs a folder for its files: give --output FOLDER")]
     NoFolder,

@@ -71,7 +71,8 @@ pub(super) fn record(args: &RecordArgs) -> Result<(), Failure> {
     let mut known = SettingsAt::of(&target).read();
     known.extend(settings.unwrap_or_default());
     let start = Start::here(&target, known, args.attach.no_probes);
-    let mut session = Session::attach(target, &args.attach, None, Duration::ZERO)?;
+    let mut session =
+        Session::attach(target, &args.attach, None, client.as_ref().map(Client::another), Duration::ZERO)?;
     // Attaching may take long on a busy machine. Times count from when probes did.
     let attached = session.agent.source().snapshot();
     let start = start.beginning(SystemTime::now() - attached.elapsed, &attached);

@@ -34,7 +34,7 @@ pub(super) struct RunArgs {
     #[arg(long, group = "RunArgs", value_name = "PID", value_parser = pid)]
     pub pid: Option<i32>,
     /// Measure all servers of this host, now and later
-    #[arg(long, group = "RunArgs", conflicts_with_all = ["pid", "symbols", "mysql", "watch"])]
+    #[arg(long, group = "RunArgs", conflicts_with_all = ["pid", "symbols", "mysql", "ask_statements", "watch"])]
     pub discover: bool,
     #[command(flatten)]
     pub attach: AttachArgs,

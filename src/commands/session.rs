@@ -15,12 +15,12 @@ use tokio::runtime::Runtime;
 use tokio::signal::unix::{signal, Signal, SignalKind};
 
 use super::values::{share, MAX_OVERHEAD};
-use super::Failure;
+use super::{Failure, UsageError};
 use crate::agent::{Agent, Options};
 use crate::attach::{self, Writes};
 use crate::host::Domains;
 use crate::kept::Cache;
-use crate::measure::latch::StatementDetail;
+use crate::measure::latch::{StatementDetail, StatementOptions};
 use crate::measure::statements::StatementCounter;
 use crate::measure::More;
 use crate::server::{Access, Client, Target};
@@ -40,7 +40,7 @@ pub(super) struct AttachArgs {
     /// Debug file or symbol file of a stripped server
     #[arg(long, value_name = "FILE")]
     pub symbols: Option<PathBuf>,
-    /// Largest share of the server's CPU time that probes may take
+    /// Probes' largest share of CPU time
     #[arg(long, default_value = MAX_OVERHEAD, value_name = "SHARE", value_parser = share)]
     pub max_overhead: f64,
     /// Folder of what is found in programs, or off
@@ -49,12 +49,15 @@ pub(super) struct AttachArgs {
     /// Attach no probe: look at threads' stacks
     #[arg(long)]
     pub no_probes: bool,
-    /// Samples of the CPU time per CPU and second; 0 for none [default: 99, or as the budget allows]
+    /// CPU samples per CPU and second, 0 for none [default: 99 or fewer]
     #[arg(long, value_name = "HZ", value_parser = clap::value_parser!(u32).range(..=1000))]
     pub sample_hz: Option<u32>,
     /// What to show of statements that wait: text without values, digest or off
     #[arg(long, default_value = "text", value_name = "DETAIL", hide_possible_values = true)]
     pub statements: StatementDetail,
+    /// Ask the server which statements wait
+    #[arg(long)]
+    pub ask_statements: bool,
     /// Between what to count handoffs: auto, node, cache, core or off
     #[arg(long, default_value = "auto", value_name = "BETWEEN", hide_possible_values = true)]
     pub handoffs: Domains,
@@ -86,6 +89,11 @@ impl AttachArgs {
         }
     }
 
+    /// Returns which statements that wait are wanted, and what may ask the server for them.
+    pub fn statement_options(&self, client: Option<Client>) -> StatementOptions {
+        StatementOptions { detail: self.statements, client, only_asked: self.ask_statements }
+    }
+
     /// Returns how to ask the server, if it is to be asked.
     fn access(&self) -> Option<Access<'_>> {
         let file = self.defaults_file.as_deref().map(Access::OptionFile);
@@ -104,8 +112,12 @@ pub(super) struct Session {
 /// any thread is started, and do everything else that may fail between this and [`Session::attach`].
 ///
 /// # Errors
-/// Fails if the process is not a supported server, or if a privilege is missing.
+/// Fails if the process is not a supported server, if a privilege is missing, or if the server is to be asked and it is
+/// not said how.
 pub(super) fn open(pid: i32, args: &AttachArgs, writes: Writes) -> Result<Target, Failure> {
+    if args.ask_statements && args.access().is_none() {
+        return Err(UsageError::NobodyToAsk.into());
+    }
     confine(writes);
     let target = Target::open_with(pid, &Settings::from_env(args.symbols.clone()))?;
     attach::require_privilege()?;
@@ -128,15 +140,17 @@ impl Session {
     /// Attaches, and counts the server's statements too if it may be asked. So much of the past is kept.
     pub fn attach_with_statements(target: Target, args: &AttachArgs, keep: Duration) -> Result<Session, Failure> {
         let client = args.access().map(Client::connect_when_possible).transpose()?;
+        let asks = client.as_ref().map(Client::another);
         let statements = client.map(|client| StatementCounter::start(target.pid, client)).transpose()?;
-        Session::attach(target, args, statements, keep)
+        Session::attach(target, args, statements, asks, keep)
     }
 
-    /// Attaches, and keeps the cost within the budget. So much of the past is kept.
+    /// Attaches, and keeps the cost within the budget. `asks` may ask the server. So much of the past is kept.
     pub fn attach(
         target: Target,
         args: &AttachArgs,
         statements: Option<StatementCounter>,
+        asks: Option<Client>,
         keep: Duration,
     ) -> Result<Session, Failure> {
         let runtime = runtime()?;
@@ -151,7 +165,7 @@ impl Session {
         let options = Options {
             max_overhead: args.max_overhead,
             without_probes: args.no_probes,
-            statements: args.statements,
+            statements: args.statement_options(asks),
             domains: args.handoffs,
             keep,
             cache: args.cache(),

@@ -280,6 +280,7 @@ mod tests {
     fn every_failure_has_the_status_of_its_cause() {
         let path = || PathBuf::from("x");
         let own = vec![
+            (Failure::Usage(UsageError::NobodyToAsk), Usage),
             (Failure::Usage(UsageError::NoFolder), Usage),
             (Failure::Usage(UsageError::NoFolderNeeded), Usage),
             (Failure::Usage(UsageError::SeveralOnScreen), Usage),

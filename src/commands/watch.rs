@@ -15,7 +15,7 @@ use super::Failure;
 use crate::agent::{Agent, Options};
 use crate::attach::Writes;
 use crate::host::Domains;
-use crate::measure::latch::StatementDetail;
+use crate::measure::latch::{StatementDetail, StatementOptions};
 use crate::measure::watchpoint::{Allowance, Wanted, Watcher};
 use crate::server::Target;
 use crate::ui;
@@ -31,7 +31,7 @@ pub(super) fn watch(args: &RunArgs, pid: i32, latch: &str) -> Result<(), Failure
     let options = Options {
         max_overhead: args.attach.max_overhead,
         without_probes: false,
-        statements: StatementDetail::Off,
+        statements: StatementOptions { detail: StatementDetail::Off, ..StatementOptions::default() },
         domains: Domains::Off,
         keep: Duration::ZERO,
         cache: args.attach.cache(),

@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
 use std::time::Duration;
 
 use mysql::prelude::Queryable;
@@ -53,8 +55,10 @@ pub struct Client {
     opts: Opts,
     /// `None` after a failure, until the next query.
     connection: Option<Conn>,
-    /// The queries that were made here, which the server counts among its clients' queries.
-    own: u64,
+    /// The queries that were made here and by [`Client::another`], which the server counts among its clients' queries.
+    own: Arc<AtomicU64>,
+    /// The highest count so far. Each query here is noted before the server counts it.
+    highest: u64,
 }
 
 impl Client {
@@ -102,7 +106,12 @@ impl Client {
             .write_timeout(Some(PATIENCE))
             // Otherwise the client would ask the server for its socket and reconnect.
             .prefer_socket(false);
-        Client { opts: opts.into(), connection: None, own: 0 }
+        Client { opts: opts.into(), connection: None, own: Arc::default(), highest: 0 }
+    }
+
+    /// Returns a client of the same server with a connection of its own, which its first query makes.
+    pub fn another(&self) -> Client {
+        Client { opts: self.opts.clone(), connection: None, own: Arc::clone(&self.own), highest: 0 }
     }
 
     /// Returns how many statements clients have sent since the server started, without those made here.
@@ -111,7 +120,8 @@ impl Client {
     /// Fails if the server does not answer, or has no such counter.
     pub fn queries(&mut self) -> Result<u64, ClientError> {
         let all = self.ask(|connection| count(connection, "GLOBAL"))?;
-        Ok(all.saturating_sub(self.own))
+        self.highest = self.highest.max(all.saturating_sub(self.own.load(Ordering::Relaxed)));
+        Ok(self.highest)
     }
 
     /// Returns the values of the settings in `names` that the server has.
@@ -125,12 +135,15 @@ impl Client {
     }
 
     /// Makes one query.
-    fn ask<T>(&mut self, query: impl FnOnce(&mut Conn) -> Result<T, ClientError>) -> Result<T, ClientError> {
+    pub(super) fn ask<T, E: From<ClientError>>(
+        &mut self,
+        query: impl FnOnce(&mut Conn) -> Result<T, E>,
+    ) -> Result<T, E> {
         let mut connection = match self.connection.take() {
             Some(connection) => connection,
             None => self.reconnect()?,
         };
-        self.own += 1;
+        self.own.fetch_add(1, Ordering::Relaxed);
         let answer = query(&mut connection)?;
         self.connection = Some(connection);
         Ok(answer)
@@ -139,7 +152,7 @@ impl Client {
     /// Connects anew. The queries with which the connection begins are this client's own.
     fn reconnect(&mut self) -> Result<Conn, ClientError> {
         let mut connection = Conn::new(self.opts.clone())?;
-        self.own += count(&mut connection, "SESSION")?;
+        self.own.fetch_add(count(&mut connection, "SESSION")?, Ordering::Relaxed);
         Ok(connection)
     }
 }

@@ -2,6 +2,7 @@
 
 mod client;
 mod error;
+mod executions;
 mod instances;
 mod listening;
 mod maps;
@@ -17,6 +18,7 @@ mod threads;
 
 pub use client::{Access, Account, Accounts, Client};
 pub use error::{ClientError, OpenError, Unsupported};
+pub use executions::{Execution, Executions, ExecutionsIn, NotShown};
 pub use listening::{listens, sockets, tcp_listeners};
 #[cfg(any(test, fuzzing))]
 pub(crate) use maps::examine_maps;

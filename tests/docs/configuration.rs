@@ -57,16 +57,20 @@ fn the_lines_for_the_file_are_right() {
     let (_, example) = page.split_once("```toml\n").expect("an example");
     let (example, _) = example.split_once("```").expect("its end");
     let lines = rows(&page).into_iter().map(|[setting, _, line]| (setting, line));
-    for (setting, text) in lines.chain([("the example".to_owned(), example.to_owned())]) {
+    for (setting, mut text) in lines.chain([("the example".to_owned(), example.to_owned())]) {
+        // It says nothing of how to ask.
+        if setting == "ask-statements" {
+            text.push_str("\nmysql = \"mysql://u@h\"");
+        }
         let said = verdict(&text);
         assert!(said.contains(NO_PROCESS), "{setting}: {text}: {said}");
     }
     assert!(verdict("no = 1").contains(":1: there is no setting no"));
 }
 
-/// The options that a service has no use for: which server it measures, and those of `--watch`.
-const NOT_OF_A_SERVICE: [&str; 8] =
-    ["accept-crash-risk", "discover", "format", "json", "mysql", "pid", "symbols", "watch"];
+/// The options that a service has no use for: which server it measures, how to ask it, and those of `--watch`.
+const NOT_OF_A_SERVICE: [&str; 9] =
+    ["accept-crash-risk", "ask-statements", "discover", "format", "json", "mysql", "pid", "symbols", "watch"];
 
 #[test]
 fn the_file_of_the_service_has_every_option_switched_off() {

@@ -144,12 +144,13 @@ fn stays_within_budget(release: Release, threads: u32, args: &[&str]) -> Result<
 }
 
 #[test]
+#[ignore = "takes a minute: make test-all"]
 fn mysql_stays_within_the_budget() -> Result<()> {
     stays_within_budget(Release::MYSQL_9_7, 32, &["--innodb-flush-log-at-trx-commit=1", "--innodb-flush-method=nosync"])
 }
 
 #[test]
-#[ignore = "as on MySQL: make test-all"]
+#[ignore = "takes a minute: make test-all"]
 fn mariadb_stays_within_the_budget() -> Result<()> {
     stays_within_budget(Release::MARIADB_11_4, 64, &[])
 }

@@ -157,6 +157,7 @@ impl Drop for Offline {
 
 /// A CPU is offline while the agent attaches, and comes online later; then it goes and comes again.
 #[test]
+#[ignore = "takes long: make test-all"]
 fn cpus_that_come_online_are_sampled() -> Result<()> {
     let Ok(offline) = Offline::take(1) else {
         println!("not checked: this machine has one CPU, or lets none be taken offline");
@@ -447,6 +448,7 @@ fn mysql_spins_for_its_most_contended_latch() -> Result<()> {
 }
 
 #[test]
+#[ignore = "as on MySQL: make test-all"]
 fn mariadb_spins_for_its_most_contended_latch() -> Result<()> {
     spins_for_the_most_contended_latch(Release::MARIADB_11_4, 64, &[])
 }

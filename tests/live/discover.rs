@@ -209,6 +209,7 @@ fn a_service_reads_its_settings_again() -> Result<()> {
 
 /// The statements of each server that an account belongs to, by an option file; the password of one is wrong at first.
 #[test]
+#[ignore = "takes long: make test-all"]
 fn statements_of_all_servers_are_counted() -> Result<()> {
     let mysql = Server::start(Release::MYSQL_8_0_31, &Options::default())?;
     let [mariadb, other] = [(), ()].map(|()| Server::start(Release::MARIADB_11_4, &Options::default()));
@@ -259,6 +260,7 @@ fn statements_of_all_servers_are_counted() -> Result<()> {
 
 /// Ten servers, as on a host that is shared, with two programs.
 #[test]
+#[ignore = "takes long: make test-all"]
 fn ten_servers_take_little_memory() -> Result<()> {
     let release = |i| if i % 2 == 0 { Release::MARIADB_11_4 } else { Release::MYSQL_8_0_31 };
     let servers = (0..10).map(|i| Server::start(release(i), &Options::default())).collect::<Result<Vec<_>>>()?;

@@ -38,7 +38,7 @@ impl Window {
     fn of(agent: &Agent) -> Result<Window> {
         const MOST_TIMES: usize = 16;
         // One look stands for some tenths of a second, and few of MariaDB's latches keep an owner.
-        const ENOUGH_SECONDS: f64 = 3.0;
+        const ENOUGH_SECONDS: f64 = 2.0;
         let before = seconds(&agent.scrape()?);
         let mut after = BTreeMap::new();
         let of = |state: &str, after: &BTreeMap<String, f64>| {

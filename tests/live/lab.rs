@@ -73,6 +73,7 @@ fn serves_under_load(release: Release) -> Result<()> {
 }
 
 #[test]
+#[ignore = "takes long: make test-all"]
 fn servers_serve_under_load() -> Result<()> {
     [Release::MYSQL_9_7, Release::MARIADB_11_4].into_iter().try_for_each(serves_under_load)
 }

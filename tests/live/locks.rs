@@ -430,6 +430,7 @@ fn probes(samples: &[Sample]) -> (f64, Option<String>) {
 /// Sixteen threads that change one row wait thousands of times a second. Within the default budget that is not
 /// measured, which is said, and costs nothing. Without a budget it is measured, and agrees with the server's own count.
 #[test]
+#[ignore = "takes long: make test-all"]
 fn a_storm_of_waits_for_one_row_keeps_to_the_budget() -> Result<()> {
     let server = Server::start(Release::MYSQL_9_7, &Options::default())?;
     let mut load = Load::start(&server, "one_row", 16)?;

@@ -281,6 +281,7 @@ fn mysql_8_0_33_waits_agree_with_performance_schema() -> Result<()> {
 
 /// Its mutexes are inlined into hundreds of functions, as in 8.0.12 and 5.7.
 #[test]
+#[ignore = "as MySQL 9.7: make test-all"]
 fn mysql_8_0_31_waits_agree_with_performance_schema() -> Result<()> {
     agrees(Release::MYSQL_8_0_31, 32, &[])
 }
@@ -297,6 +298,7 @@ fn mysql_5_7_waits_agree_with_performance_schema() -> Result<()> {
 }
 
 #[test]
+#[ignore = "takes long: make test-all"]
 fn mysql_redo_waits_agree_with_performance_schema() -> Result<()> {
     agrees(Release::MYSQL_9_7, 32, &["--innodb-flush-log-at-trx-commit=1"])
 }

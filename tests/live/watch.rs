@@ -9,7 +9,7 @@ use anyhow::{ensure, Context, Result};
 use armtrace::agent::{self, Agent};
 use armtrace::host::{Domains, Machine};
 use armtrace::isa::Access;
-use armtrace::measure::latch::StatementDetail;
+use armtrace::measure::latch::{StatementDetail, StatementOptions};
 use armtrace::measure::watchpoint::{self, Allowance, CodeAt, Scene};
 use armtrace::measure::watchpoint::{Sharing, WatchedWord};
 use armtrace::server::Target;
@@ -218,7 +218,7 @@ fn detaching_probes_drops_open_waits() -> Result<()> {
         agent::Options {
             max_overhead: 0.01,
             without_probes: false,
-            statements: StatementDetail::Off,
+            statements: StatementOptions { detail: StatementDetail::Off, ..StatementOptions::default() },
             keep: Duration::ZERO,
             cache: None,
             domains: Domains::Off,

@@ -84,6 +84,7 @@ const VALUES: &[(&str, &str)] = &[
     ("max-overhead", "2%"),
     ("sample-hz", "7"),
     ("statements", "digest"),
+    ("ask-statements", ""),
     ("handoffs", "node"),
     ("hardware-events", ""),
     ("mysql", "mysql://u@h:1"),

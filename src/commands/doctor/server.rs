@@ -139,7 +139,7 @@ impl Server {
             limits: plan.limits,
             not_measured: plan.gaps.into_iter().chain(locks.gaps.iter().cloned()).collect(),
             checksums: checksums(target),
-            statements_not_read: latch::find_statements(target).err().map(|why| why.to_string()),
+            statements_not_read: latch::find_statements(target).err().map(|why| why.advice()),
             spin: spin.map(Spin::from),
             getcpu: cpu::getcpu(target),
             memory: MemoryByNode::read(target.pid),

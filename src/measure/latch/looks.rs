@@ -39,6 +39,8 @@ const OLD: u32 = 500;
 /// What a look has shown.
 #[derive(Default)]
 pub(super) struct Look {
+    /// When half of the threads had been looked at, by `CLOCK_MONOTONIC`.
+    pub time_ns: u64,
     pub threads: Vec<SeenThread>,
     /// What threads wait for as their stacks say.
     pub waiters: Vec<Waiter>,
@@ -163,8 +165,10 @@ impl Looker {
         let begin = now_ns(libc::CLOCK_THREAD_CPUTIME_ID);
         let more = self.more.next(self.statements.is_some());
         self.records.clear();
+        let begun = now_ns(libc::CLOCK_MONOTONIC);
         let mut all = Iter::new(&self.link).map_err(io::Error::other)?;
         all.read_to_end(&mut self.records)?;
+        self.look.time_ns = (begun + now_ns(libc::CLOCK_MONOTONIC)) / 2;
         self.age += 1;
         if self.age >= OLD {
             self.age = 0;
@@ -389,7 +393,7 @@ mod tests {
         let threads = vec![thread(Some(latch)), thread(None), thread(None)];
         let waiters =
             vec![waiter(0, latch, false), waiter(0, other, false), waiter(1, other, true), waiter(9, latch, false)];
-        let look = Look { threads, waiters };
+        let look = Look { threads, waiters, ..Look::default() };
         let found: Vec<_> = look.waiting(4).map(|w| (w.thread, w.latch, w.weight)).collect();
         assert_eq!(found, [(0, latch, 1), (0, other, 1), (1, other, 4)]);
     }

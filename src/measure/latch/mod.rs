@@ -55,7 +55,7 @@ pub(super) use stacks::unwind::ADDRESS_BITS;
 #[cfg(any(test, fuzzing))]
 pub(crate) use statements::digest_text;
 pub(super) use statements::{executes, tell_place, Executes, Place, StatementReader};
-pub use statements::{find as find_statements, NotRead, StatementDetail};
+pub use statements::{find as find_statements, NotRead, StatementDetail, StatementOptions};
 pub(super) use texts::{Sample, Texts};
 #[cfg(test)]
 pub(super) use texts::{Shown, Text};
@@ -112,8 +112,8 @@ struct LatchProbe {
 
 impl Latches {
     /// Attaches the programs to `target` at the sites of `plan`. Handoffs between the domains of `topology` are
-    /// counted, and what `namer` returns, which is called meanwhile, names what is waited for. `statements` says what
-    /// is shown of the statements that wait.
+    /// counted, and what `namer` returns, which is called meanwhile, names what is waited for. `statements` says which
+    /// of those that wait are shown.
     ///
     /// # Errors
     /// Fails when the programs cannot be loaded, or with [`NoProbe`] when no site at all could be attached.
@@ -123,15 +123,16 @@ impl Latches {
         namer: impl FnOnce() -> Namer,
         topology: Option<Topology>,
         without_probes: bool,
-        statements: StatementDetail,
+        statements: StatementOptions,
     ) -> Result<Latches> {
+        let detail = statements.detail;
         let seen = SeenStatements::new(target, statements).transpose();
         let statements_missing = seen.as_ref().err().copied();
         let seen = seen.ok().flatten().map(Arc::new);
         let topology = topology.filter(|_| !without_probes);
         let (probe, namer) = LatchProbe::attach(target, plan, topology, without_probes, seen, namer)?;
         let collector = Arc::new(LatchCollector::new(Arc::clone(target), namer, plan, &probe));
-        Ok(Latches { plan: Arc::clone(plan), probe, collector, statements, statements_missing })
+        Ok(Latches { plan: Arc::clone(plan), probe, collector, statements: detail, statements_missing })
     }
 
     /// Returns what names the waits, and which latches threads wait for at a moment.
@@ -188,7 +189,7 @@ impl Measurement for Latches {
     fn refused(&self) -> Vec<String> {
         let gaps = self.plan.gaps.iter().map(Gap::to_string);
         let refused = self.probe.refused.iter().map(Refusal::to_string);
-        let statements = self.statements_missing.map(|why| format!("the statements that wait: {why}"));
+        let statements = self.statements_missing.map(|why| format!("the statements that wait: {}", why.advice()));
         if self.probe.without_probes {
             // What else the plan lacks is about probes.
             let gaps = [(self.plan.has_inlined, ONLY_ASLEEP), (self.plan.functions.is_empty(), NO_FUNCTIONS)];

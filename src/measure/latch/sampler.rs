@@ -272,9 +272,9 @@ mod tests {
         let scheduled = Default::default();
         let thread = |doing| SeenThread { tid: 0, state, pointer: 0, doing, seen: None, scheduled };
         let waiter = Waiter { thread: 1, latch: LATCH, example: 1, callsite: (0, 0), is_asleep: true, ran_here: false };
-        let look = Look { threads: vec![thread(5), thread(6)], waiters: vec![waiter; 3] };
+        let look = Look { threads: vec![thread(5), thread(6)], waiters: vec![waiter; 3], ..Look::default() };
         let mut looks = Looks::default();
-        looks.add(&Look { threads: vec![thread(4)], waiters: Vec::new() }, vec![Probes::On]);
+        looks.add(&Look { threads: vec![thread(4)], ..Look::default() }, vec![Probes::On]);
         looks.add(&look, vec![Probes::Off]);
         let waits: Vec<usize> = looks.threads.iter().map(|thread| thread.waits.iter().flatten().count()).collect();
         assert_eq!(waits, [0, 0, 2]);

@@ -131,7 +131,7 @@ impl Client {
     pub fn settings(&mut self, names: &[&str]) -> Result<BTreeMap<String, String>, ClientError> {
         let names: Vec<String> = names.iter().map(|name| format!("'{name}'")).collect();
         let query = format!("SHOW GLOBAL VARIABLES WHERE Variable_name IN ({})", names.join(","));
-        self.ask(|connection| Ok(connection.query::<(String, String), _>(&query)?.into_iter().collect()))
+        self.ask(|connection| Ok(connection.query_opt::<(String, String), _>(&query)?.into_iter().flatten().collect()))
     }
 
     /// Makes one query.
@@ -167,8 +167,9 @@ fn open(opts: &Opts) -> mysql::Result<Conn> {
 /// Returns the number of statements so far, this one included, of all connections (`GLOBAL`) or of this one
 /// (`SESSION`).
 fn count(connection: &mut Conn, scope: &str) -> Result<u64, ClientError> {
-    let row: Option<(String, u64)> = connection.query_first(format!("SHOW {scope} STATUS LIKE 'Questions'"))?;
-    Ok(row.ok_or(ClientError::NoCounter)?.1)
+    let query = format!("SHOW {scope} STATUS LIKE 'Questions'");
+    let row = connection.query_first_opt::<(String, u64), _>(query)?;
+    row.and_then(Result::ok).map(|(_, count)| count).ok_or(ClientError::NoCounter)
 }
 
 fn is_timeout(error: &mysql::Error) -> bool {

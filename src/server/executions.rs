@@ -86,8 +86,8 @@ pub enum NotShown {
 impl NotShown {
     /// Whether a later attempt may succeed.
     pub fn may_pass(&self) -> bool {
-        // Queries that were killed, or took too long.
-        const ENDED: [u16; 3] = [1317, 1969, 3024];
+        // Queries and connections that were killed, took too long, or were idle for too long.
+        const ENDED: [u16; 6] = [1053, 1317, 1927, 1969, 3024, 4031];
         match self {
             NotShown::Client(ClientError::Server(mysql::Error::MySqlError(why))) if ENDED.contains(&why.code) => true,
             NotShown::Client(why) => why.may_pass(),
@@ -215,14 +215,14 @@ fn of_events(events: Vec<Event>) -> Option<Executions> {
     Some(Executions { list, asked_ns, began_at_ns: Some(asked_at / 1000), thread })
 }
 
-/// A thread's ID, whether it is the one that answers, the user, the schema, the kind of what it does, for how long it
-/// has done that, in milliseconds, and the beginning and length of its statement.
-type Session = (u32, bool, Text, Text, Text, f64, Text, Option<u64>);
+/// A thread's ID, whether it is the one that answers, the user, the schema, how long ago it began what it does, in
+/// milliseconds, and the beginning and length of its statement.
+type Session = (u32, bool, Text, Text, f64, Text, Option<u64>);
 
 fn sessions_query(threads: &[u32]) -> String {
     let ids = list(threads);
     format!(
-        "SELECT TID, ID = CONNECTION_ID(), USER, DB, COMMAND, TIME_MS, LEFT(INFO, {PREFIX}), CHAR_LENGTH(INFO) \
+        "SELECT TID, ID = CONNECTION_ID(), USER, DB, TIME_MS, LEFT(INFO, {PREFIX}), CHAR_LENGTH(INFO) \
          FROM information_schema.PROCESSLIST WHERE TID IN ({ids}) OR ID = CONNECTION_ID()"
     )
 }
@@ -230,16 +230,16 @@ fn sessions_query(threads: &[u32]) -> String {
 /// Returns what sessions execute. `None` if the one that asked is not among them.
 fn of_sessions(sessions: Vec<Session>) -> Option<Executions> {
     let ns = |ms: f64| (ms * 1e6) as i64;
-    let (thread, asked_ns) = sessions.iter().find_map(|session| session.1.then_some((session.0, ns(session.5))))?;
-    let execution = |(thread, _, user, schema, command, ms, text, length): Session| Execution {
+    let (thread, asked_ns) = sessions.iter().find_map(|session| session.1.then_some((session.0, ns(session.4))))?;
+    let execution = |(thread, _, user, schema, ms, text, length): Session| Execution {
         thread,
         is_cut: is_longer(length) || is_damaged(&text),
-        began_ns: match (command.as_deref(), user.as_deref()) {
-            // Its text is being changed.
-            (Some(b"Busy"), _) => i64::MAX,
+        began_ns: match (&text, user.as_deref()) {
+            (Some(_), _) => asked_ns.saturating_sub(ns(ms)),
             // A thread of the server's own, which began nothing.
-            (_, Some(b"system user")) if text.is_none() => i64::MIN,
-            _ => asked_ns.saturating_sub(ns(ms)),
+            (None, Some(b"system user")) => i64::MIN,
+            // Its time counts from the beginning of a statement that has ended since, or its text is being changed.
+            (None, _) => i64::MAX,
         },
         text,
         user: name(user),
@@ -333,23 +333,21 @@ mod tests {
 
     #[test]
     fn sessions_have_times_after_the_question() {
-        let session = |thread, user: &str, command: &str, ms, sql: Option<&str>, length| {
-            (thread, command == OWN, text(user), text("shop"), text(command), ms, sql.and_then(text), length)
+        let session = |thread, user: &str, ms, sql: Option<&str>, length| {
+            (thread, user == OWN, text(user), text("shop"), ms, sql.and_then(text), length)
         };
-        let own = session(9, "me", OWN, 0.02, Some("SELECT"), Some(6));
-        let busy = session(5, "app", "Query", 1.5, Some("SELECT 1"), Some(8));
-        let long = session(6, "app", "Query", 0.01, Some("SELECT"), Some(4000));
-        let idle = session(7, "app", "Sleep", 250.0, None, None);
-        let changing = session(8, "app", "Busy", 250.0, None, None);
-        let purge = session(4, "system user", "Daemon", 0.0, None, None);
-        let found = of_sessions(vec![busy, long, idle, changing, purge, own]).expect("an answer");
+        let own = session(9, OWN, 0.02, Some("SELECT"), Some(6));
+        let busy = session(5, "app", 1.5, Some("SELECT 1"), Some(8));
+        let long = session(6, "app", 0.01, Some("SELECT"), Some(4000));
+        let idle = session(7, "app", 250.0, None, None);
+        let purge = session(4, "system user", 0.0, None, None);
+        let found = of_sessions(vec![busy, long, idle, purge, own]).expect("an answer");
         assert_eq!((found.asked_ns, found.thread), (20_000, 9));
         let seen: Vec<_> = found.list.iter().map(|e| (e.thread, e.text.is_some(), e.is_cut, e.began_ns)).collect();
         let expected = [
             (5, true, false, -1_480_000),
             (6, true, true, 10_000),
-            (7, false, false, -249_980_000),
-            (8, false, false, i64::MAX),
+            (7, false, false, i64::MAX),
             (4, false, false, i64::MIN),
         ];
         assert_eq!(seen, expected);

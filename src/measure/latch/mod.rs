@@ -87,6 +87,7 @@ pub struct Latches {
     plan: Arc<Plan>,
     probe: LatchProbe,
     collector: Arc<LatchCollector>,
+    /// What is shown of statements that are read.
     statements: StatementDetail,
     /// Why statements are not read although they are wanted.
     statements_missing: Option<NotRead>,
@@ -125,7 +126,8 @@ impl Latches {
         without_probes: bool,
         statements: StatementOptions,
     ) -> Result<Latches> {
-        let detail = statements.detail;
+        // What is not read for waits is not read for other reasons.
+        let detail = if statements.only_asked { StatementDetail::Off } else { statements.detail };
         let seen = SeenStatements::new(target, statements).transpose();
         let statements_missing = seen.as_ref().err().copied();
         let seen = seen.ok().flatten().map(Arc::new);
@@ -150,7 +152,7 @@ impl Latches {
         self.probe.send(Command::Govern(budget));
     }
 
-    /// Returns what is shown of statements.
+    /// Returns what is shown of statements that are read from the server's memory.
     pub(super) fn shown_statements(&self) -> StatementDetail {
         self.statements
     }

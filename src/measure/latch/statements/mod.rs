@@ -113,6 +113,7 @@ impl NotRead {
     pub fn advice(&self) -> String {
         match self {
             NotRead::NoSamples | NotRead::NoAsker => self.to_string(),
+            _ if !stacks_are_shown() => self.to_string(),
             _ => format!("{self}. With --pid and --mysql, armtrace asks the server"),
         }
     }

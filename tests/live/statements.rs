@@ -342,7 +342,7 @@ fn statements_agree_with_performance_schema_with_a_larger_budget() -> Result<()>
 #[test]
 #[ignore = "as on MySQL: make test-all"]
 fn mariadb_says_which_statements_wait() -> Result<()> {
-    agree_with_performance_schema(Release::MARIADB_11_4, &[], From::Server, 20)
+    agree_with_performance_schema(Release::MARIADB_11_4, &[], From::Server, 10)
 }
 
 /// The shares of all samples in a recording that are of statements, and how many those samples are.

@@ -281,7 +281,7 @@ fn mysql_8_0_33_waits_agree_with_performance_schema() -> Result<()> {
 
 /// Its mutexes are inlined into hundreds of functions, as in 8.0.12 and 5.7.
 #[test]
-#[ignore = "as MySQL 9.7: make test-all"]
+#[ignore = "inlined as in 5.7: make test-all"]
 fn mysql_8_0_31_waits_agree_with_performance_schema() -> Result<()> {
     agrees(Release::MYSQL_8_0_31, 32, &[])
 }

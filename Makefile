@@ -93,7 +93,7 @@ setup: ## install what is missing for all tests, on Debian or Ubuntu (FOR=check:
 live: setup ## tests on real servers under load, as root (ARGS=name picks some)
 	cargo test --locked --release --test live $(RUNNER) -- --test-threads=1 --skip guest:: $(ARGS)
 
-live-advice: setup ## makes causes of waits on real servers, and follows what the report says to do, as root: a minute
+live-advice: setup ## makes causes of waits on real servers, and follows what the report says to do, as root: two minutes
 	cargo test --locked --release --test live $(RUNNER) -- --test-threads=1 --nocapture --include-ignored advice::
 
 chaos: setup ## kills at random moments, attachments, churn, and slow clients, as root: an hour (ROUNDS=300 CYCLES=1000 TABLES=20000)
@@ -127,7 +127,10 @@ SLOW := scenario::every_load_runs_on_every_server truth::mysql_8_0_33_waits_agre
 	cpu::sampled_time_is_the_cpu_time_of_mariadb handoffs::mariadb_handoffs_are_where_threads_run \
 	export::statements_are_counted_whenever_the_server_answers \
 	hindsight::mariadb_has_a_past hindsight::the_past_costs_little cpu::checksum_calls_roughly_agree_with_bpftrace \
-	advice::a_small_table_cache_is_told_and_a_larger_one_helps threads::an_agent_that_gets_few_threads_never_panics \
+	advice::a_small_table_cache_is_told_and_a_larger_one_helps \
+	advice::a_small_buffer_pool_is_told_and_a_larger_one_helps \
+	files::waits_for_files_of_mariadb_agree_with_performance_schema \
+	files::waits_for_files_of_mysql_5_7_agree_with_performance_schema threads::an_agent_that_gets_few_threads_never_panics \
 	life::twenty_attachments_lose_no_query \
 	truth::mysql_8_0_12_waits_agree_with_performance_schema holders::a_limit_of_cpu_time_is_seen_on_mariadb \
 	library::mariadb_10_2_table_cache_waits_agree_with_perf_schema \

@@ -83,6 +83,47 @@ struct pid {
 	struct upid numbers[1];
 } __attribute__((preserve_access_index));
 
+/* A file that a process has opened: its name, which ends with 0, that of the folder which contains
+ * it, and its kind. */
+struct qstr {
+	const unsigned char *name;
+} __attribute__((preserve_access_index));
+
+struct dentry {
+	struct dentry *d_parent;
+	struct qstr d_name;
+} __attribute__((preserve_access_index));
+
+struct path {
+	struct dentry *dentry;
+} __attribute__((preserve_access_index));
+
+struct inode {
+	__u16 i_mode;
+} __attribute__((preserve_access_index));
+
+struct file {
+	struct path f_path;
+	struct inode *f_inode;
+} __attribute__((preserve_access_index));
+
+/* The files of a process, by descriptor. */
+struct fdtable {
+	unsigned int max_fds;
+	struct file **fd;
+} __attribute__((preserve_access_index));
+
+struct files_struct {
+	struct fdtable *fdt;
+} __attribute__((preserve_access_index));
+
+/* Bits of a file's mode that say what it is. */
+enum file_kind {
+	S_IFMT = 0170000,
+	S_IFREG = 0100000,
+	S_IFBLK = 0060000,
+};
+
 /* A thread, and what a program that looks at all threads gets. */
 struct task_struct {
 	int pid;
@@ -93,6 +134,7 @@ struct task_struct {
 	unsigned int __state;
 	struct pid *thread_pid;
 	struct sched_info sched_info;
+	struct files_struct *files;
 } __attribute__((preserve_access_index));
 
 /* Kernels before 5.14 call a thread's state so. */

@@ -50,6 +50,8 @@ enum limit {
 	/* The general registers and what follows them where the kernel saves a thread's registers,
 	 * on the architecture that has more of them. */
 	SEEN_REGISTERS = 34,
+	/* The longest name of a file, with the 0 that ends it. */
+	FILE_NAME = 256,
 };
 
 /* What reaching a probe site means. */
@@ -316,6 +318,9 @@ enum scheduled_bit {
 	/* The ID by which the server knows the thread is in the bits from here on; below are the
 	 * low bits of how often it got a CPU. */
 	SCHEDULED_ID = 32,
+	/* Two names follow: that of the file that it reads, writes or flushes, and that of the
+	 * folder which contains the file. */
+	SCHEDULED_FILE = 62,
 	/* Whether it ran on this CPU until the look began. */
 	SCHEDULED_HERE = 63,
 };
@@ -332,6 +337,11 @@ struct seen_thread {
 	__u64 op;
 	/* Its registers as the kernel saves them. */
 	__u64 registers[SEEN_REGISTERS];
+};
+
+/* The name of a file or a folder, up to a byte that is 0. */
+struct seen_name {
+	__u8 text[FILE_NAME];
 };
 
 /* The key under which handoffs are counted. Domains count from 1; 0 means unknown. */
@@ -545,4 +555,5 @@ struct vocabulary {
 	enum thread_state thread_state;
 	enum scheduled_bit scheduled_bit;
 	struct seen_thread seen_thread;
+	struct seen_name seen_name;
 };

@@ -10,6 +10,7 @@
 #include "callsite.h"
 #include "doing.h"
 #include "duty.h"
+#include "file.h"
 #include "kernel.h"
 #include "registers.h"
 #include "target.h"
@@ -175,15 +176,34 @@ static __always_inline __u64 scheduled(struct task_struct *task)
 /* Whether probes see waits at this time. */
 bool sees_waits;
 
+/* What a look shows of one thread in addition, one after the other: together they would not fit on
+ * the stack. */
+union seen {
+	struct seen_thread thread;
+	struct seen_name name;
+};
+
+/* The byte offset in the saved registers of a system call's first argument, also after the call. */
+const volatile __u32 descriptor_register;
+
+/* The entry of the file that a thread in I/O reads, writes or flushes; NULL if it is none. */
+static __always_inline struct dentry *file_of(struct task_struct *task)
+{
+	void *saved = (void *)bpf_task_pt_regs(task);
+
+	return entry_of_file(task, saved_register(saved, descriptor_register));
+}
+
 /* Loaded only on kernels that show the registers of threads. Writes what each thread does, its
  * ID and state, how it was scheduled, where its variables are, the latch of a wait that is seen,
- * and the registers of threads that may wait or hold a latch in I/O. */
+ * the registers of threads that may wait or hold a latch in I/O, and the files of the latter. */
 SEC("iter/task")
 int observe(struct bpf_iter__task *ctx)
 {
 	struct task_struct *task = ctx->task;
 	const struct latch_key *latch = NULL;
-	struct seen_thread seen = {};
+	struct dentry *file = NULL;
+	union seen seen = {};
 	bool has_registers;
 	__u64 does, record[4];
 
@@ -196,17 +216,25 @@ int observe(struct bpf_iter__task *ctx)
 
 		latch = w ? waits_for(w, does) : NULL;
 	}
-	has_registers = read_registers(task, &seen);
+	has_registers = read_registers(task, &seen.thread);
+	if (has_registers && seen.thread.place == SEEN_IN_IO)
+		file = file_of(task);
 	record[0] = does | (latch ? 1ULL << DOING_WAIT_SEEN : 0) |
 		    (has_registers ? 1ULL << DOING_REGISTERS : 0);
 	record[1] = (__u32)task->pid | state_of(task) << 32;
-	record[2] = scheduled(task);
+	record[2] = scheduled(task) | (file ? 1ULL << SCHEDULED_FILE : 0);
 	record[3] = thread_pointer(task);
 	bpf_seq_write(ctx->meta->seq, record, sizeof(record));
 	if (latch)
 		bpf_seq_write(ctx->meta->seq, latch, sizeof(*latch));
 	if (has_registers)
-		bpf_seq_write(ctx->meta->seq, &seen,
+		bpf_seq_write(ctx->meta->seq, &seen.thread,
 			      __builtin_offsetof(struct seen_thread, registers) + registers_bytes);
+	if (file) {
+		read_entry_name(&seen.name, file);
+		bpf_seq_write(ctx->meta->seq, &seen.name, sizeof(seen.name));
+		read_entry_name(&seen.name, BPF_CORE_READ(file, d_parent));
+		bpf_seq_write(ctx->meta->seq, &seen.name, sizeof(seen.name));
+	}
 	return 0;
 }

@@ -16,7 +16,7 @@ macro_rules! plain_types {
 plain_types! {
     latch: attachment, callsite_key, callsite_waits, executed, handoff_key, handoffs, hits, latch_key, latch_kind,
         latch_kinds, library_frame, own_callsite_key, own_handoff_key, own_latch_key, own_page_key, page_key, page_waits,
-        seen_thread, site, wait, wait_sampler, wait_sampling, waiting_statement, waits;
+        seen_name, seen_thread, site, wait, wait_sampler, wait_sampling, waiting_statement, waits;
     sample: executed, hits, latch_key, sample_key, sampled_statement;
     checksum: checksum_calls;
     event: event_key, hits;

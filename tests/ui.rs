@@ -1,8 +1,9 @@
 //! The live views, drawn from hand-built snapshots.
 
 use armtrace::measure::checksum::Implementation;
+use armtrace::measure::files::FileOperation;
 use armtrace::measure::holder::HolderState;
-use armtrace::measure::{cpu, latch, locks};
+use armtrace::measure::{cpu, files, latch, locks};
 use armtrace::measure::{Replayed, Snapshot};
 use armtrace::model::{Kind, Mode, ProbeState};
 use armtrace::ui::table::LatchTable;
@@ -144,6 +145,21 @@ fn locks_have_a_line_while_somebody_waits_or_has_waited() {
     assert!(lines(&with(60, 12, 2)).contains(both), "{}", lines(&with(60, 12, 2)));
     assert!(lines(&with(60, 4, 2)).contains("\nlocks: row lock 2 waiting, the first for 300ms\n"));
     assert!(!lines(&with(60, 4, 0)).contains("locks:"));
+}
+
+#[test]
+fn files_have_a_line_while_threads_wait_for_them() {
+    let log = |ticks| file_waits("innodb/innodb_log_file", FileOperation::Sync, "", 300_000_000 * ticks);
+    let data = |ticks, file| file_waits("innodb/innodb_data_file", FileOperation::Read, file, 50_000_000 * ticks);
+    let with = |ticks| {
+        let waits = vec![log(ticks), data(3 * ticks, "shop/orders.ibd"), data(ticks, "shop/items.ibd")];
+        Snapshot { files: files::Figures { waits }, ..busy(ticks) }
+    };
+    let line = "\nfiles: innodb_log_file sync ~300ms/s · innodb_data_file read ~200ms/s, 75% shop/orders.ibd\n";
+    let table = rendered(&with(60), Some(&with(58)), 120, 24).join("\n");
+    assert!(table.contains(line), "{table}");
+    let few = rendered(&busy(60), Some(&busy(58)), 120, 24).join("\n");
+    assert!(!few.contains("files:"), "next to nothing is not told: {few}");
 }
 
 #[test]

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use crate::advice::{Entry, Facts, Figure, Quoted};
 use crate::measure::checksum::Checksum;
 use crate::measure::cpu::CpuTime;
+use crate::measure::files::{FileOperation, FileWaits};
 use crate::measure::latch::{CallsiteWaits, Handoffs, LatchWaits, Locality, PageWaits};
 use crate::measure::spin::SpinSettings;
 use crate::measure::Snapshot;
@@ -35,6 +36,8 @@ pub struct Known {
     pub pages: Vec<PageWaits>,
     /// Handoffs; empty if they were not counted.
     pub handoffs: Vec<Handoffs>,
+    /// Waits for files; empty if they were not measured.
+    pub files: Vec<FileWaits>,
     /// CPU time by function; empty if it was not sampled.
     pub cpu: Vec<CpuTime>,
     /// The implementations of checksums that the server has chosen.
@@ -55,6 +58,7 @@ impl From<&Recording> for Known {
             callsites: recording.callsites(),
             pages: recording.pages(),
             handoffs: recording.entries(),
+            files: recording.file_waits(),
             cpu: recording.cpu(),
             checksums: recording.code.checksums.clone(),
             spin: recording.code.spin.clone(),
@@ -73,6 +77,7 @@ impl From<&Snapshot> for Known {
             callsites: snapshot.latch.callsites.clone(),
             pages: snapshot.latch.pages.clone(),
             handoffs: snapshot.latch.handoffs.clone(),
+            files: snapshot.files.waits.clone(),
             cpu: snapshot.cpu.time.clone(),
             checksums: snapshot.checksum.chosen.clone(),
             spin: snapshot.spin.clone(),
@@ -183,6 +188,20 @@ impl Known {
     }
 }
 
+/// The ends of the event names of logs whose flushes commits wait for, and of InnoDB's files of pages.
+const LOGS: [&str; 2] = ["/innodb_log_file", "/binlog"];
+const PAGES: [&str; 1] = ["/innodb_data_file"];
+
+impl Known {
+    /// Returns how many threads wait for an operation on these files at any moment; `None` if that was not measured.
+    fn for_files(&self, operation: FileOperation, ends: &[&str], what: &str) -> Option<Quoted> {
+        let is_it = |row: &&FileWaits| row.operation == operation && ends.iter().any(|end| row.event.ends_with(end));
+        let ns: f64 = self.files.iter().filter(is_it).map(|row| row.wait_ns as f64).sum();
+        let value = self.threads(ns);
+        (!self.files.is_empty()).then(|| Quoted { value, words: format!("~{value:.2} threads waiting {what}") })
+    }
+}
+
 fn is_of(entry: &Entry, latch: &str) -> bool {
     entry.latches.iter().any(|name| name == without_kind(latch))
 }
@@ -214,6 +233,8 @@ impl Facts for Known {
             Figure::CharsetCpu => cpu(&[CpuClass::Charset], "converting character sets"),
             Figure::GetcpuCpu => cpu(&[CpuClass::Getcpu], "in sched_getcpu"),
             Figure::SlowChecksums => self.slow_checksums(),
+            Figure::LogSyncs => self.for_files(FileOperation::Sync, &LOGS, "for logs to be flushed"),
+            Figure::PageReads => self.for_files(FileOperation::Read, &PAGES, "for pages to be read"),
         }
     }
 
@@ -238,6 +259,7 @@ impl Facts for Known {
                 Figure::SpinCpu | Figure::OrderingCpu | Figure::CharsetCpu | Figure::GetcpuCpu => value() * cpus,
                 Figure::SlowChecksums => self.share_of_cpu(&[CpuClass::Checksum]).unwrap_or(0.0) * cpus,
                 Figure::WastedSpins => self.most_spun().map_or(0.0, |latch| self.threads(wait(latch) as f64) * value()),
+                Figure::LogSyncs | Figure::PageReads => value(),
                 Figure::Remote => value() * self.threads(sum(self.latches.iter(), wait)),
                 _ => 0.0,
             }
@@ -332,6 +354,32 @@ mod tests {
         let (share, words) = figure(&known, Figure::HotLeaf, "pages-of-tables-and-indexes").unwrap();
         assert_eq!((share, words.as_str()), (0.5, "50.0% of the wait for pages for shop/orders.PRIMARY level 0"));
         assert_eq!(figure(&known, Figure::HotUpper, "pages-of-tables-and-indexes").unwrap().0, 0.3);
+    }
+
+    #[test]
+    fn waits_for_files_are_told_without_latches() {
+        let row = |event: &str, operation, wait_ns| FileWaits {
+            event: format!("wait/io/file/{event}"),
+            operation,
+            file: String::new(),
+            wait_ns,
+            variance_ms2: 0,
+        };
+        let mut known = known(Vec::new());
+        assert_eq!(figure(&known, Figure::LogSyncs, "flushes-of-logs"), None, "not measured");
+        known.files = vec![
+            row("innodb/innodb_log_file", FileOperation::Sync, 6_000_000_000),
+            row("sql/binlog", FileOperation::Sync, 3_000_000_000),
+            row("sql/binlog", FileOperation::Write, 5_000_000_000),
+            row("innodb/innodb_data_file", FileOperation::Read, 20_000_000_000),
+        ];
+        let words = "~0.90 threads waiting for logs to be flushed".to_owned();
+        assert_eq!(figure(&known, Figure::LogSyncs, "flushes-of-logs"), Some((0.9, words)));
+        let entries: Vec<String> = find(&known).into_iter().map(|advised| advised.entry).collect();
+        assert_eq!(entries, ["reads-from-the-disk", "flushes-of-logs"], "the heaviest first");
+        known.settings.insert("innodb_flush_log_at_trx_commit".to_owned(), "2".to_owned());
+        known.settings.insert("sync_binlog".to_owned(), "0".to_owned());
+        assert_eq!(find(&known).len(), 1, "commits do not wait for it");
     }
 
     #[test]

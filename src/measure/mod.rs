@@ -9,6 +9,7 @@ pub mod advice;
 pub mod barriers;
 pub mod checksum;
 pub mod cpu;
+pub mod files;
 pub mod hardware;
 pub mod holder;
 mod known;
@@ -53,6 +54,7 @@ macro_rules! measurements {
                 statements: StatementWaits, call_stacks: StackWaits
             ],
             holder: Holders [holders: BlockedBy],
+            files: Files [file_waits: FileWaits],
         }
     };
 }

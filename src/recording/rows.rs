@@ -28,9 +28,6 @@ pub trait Row: Sized + 'static {
     /// applies to what the one before it leaves.
     const BOUNDS: &'static [Bound<Self::Key>] = &[];
 
-    /// Whether a row says something also if nothing was counted for it: that it is measured.
-    const KEEPS_EMPTY: bool = false;
-
     /// Returns the snapshot's entries.
     fn entries(now: &Snapshot) -> Vec<&Self>;
 
@@ -45,6 +42,11 @@ pub trait Row: Sized + 'static {
 
     /// Returns the list of entries in a snapshot that is being restored.
     fn list(snapshot: &mut Snapshot) -> &mut Vec<Self>;
+
+    /// Returns whether a row says something also if nothing was counted for it: that it is measured.
+    fn keeps_empty(_key: &Self::Key) -> bool {
+        false
+    }
 
     /// Returns the weight of a row: if more keys appear at once than may have rows, the heaviest get them.
     fn weight(_total: &Self::Total) -> u64 {
@@ -225,7 +227,7 @@ impl<R: Row> Rows<R> {
         let entries: Vec<(R::Key, R::Total)> =
             R::entries(before).into_iter().map(|entry| (entry.key(), entry.total())).collect();
         let mut rows = Rows { bounded: Vec::new(), ..Rows::default() };
-        let kept: Vec<R::Key> = entries.iter().filter(|_| R::KEEPS_EMPTY).map(|(key, _)| key.clone()).collect();
+        let kept: Vec<R::Key> = entries.iter().map(|(key, _)| key).filter(|key| R::keeps_empty(key)).cloned().collect();
         rows.before = merged(entries).into_iter().collect();
         kept.into_iter().for_each(|key| rows.add(key));
         rows
@@ -311,9 +313,7 @@ impl<R: Row> Numbers<R> {
     /// Returns what a second of another file adds to the rows of this one. `keys` are those of the other's rows. Only
     /// rows to which something is added get a number, unless empty ones are kept.
     pub fn renumbered(&mut self, keys: &[R::Key], deltas: &[DeltaOf<R>]) -> Vec<DeltaOf<R>> {
-        if R::KEEPS_EMPTY {
-            keys.iter().for_each(|key| _ = self.number(key));
-        }
+        keys.iter().filter(|key| R::keeps_empty(key)).for_each(|key| _ = self.number(key));
         let renumber = |delta: &DeltaOf<R>| delta.clone().of_row(self.number(&keys[delta.row()]));
         let mut renumbered: Vec<DeltaOf<R>> = deltas.iter().map(renumber).collect();
         renumbered.sort_unstable_by_key(Delta::row);

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use super::top::{Interval, PerStatement, TopLock, TopReacquire};
+use super::top::{Interval, PerStatement, TopFiles, TopLock, TopReacquire};
+use crate::measure::files::short_name;
 use crate::measure::locks::{LockBlocker, LockedObject};
 use crate::measure::Snapshot;
 use crate::present::format::{count, nanoseconds, percent, span};
@@ -85,6 +86,21 @@ fn blocker_with_statement(blocker: &LockBlocker) -> String {
     }
 }
 
+/// Formats the files for which threads wait, longest first: `innodb_log_file sync ~620ms/s · innodb_data_file read
+/// ~200ms/s, 80% shop/orders.ibd`. Returns `None` if that is next to nothing.
+pub fn files(interval: &Interval) -> Option<String> {
+    /// The least time that is told, in nanoseconds per second, and the most kinds.
+    const LEAST: f64 = 1e7;
+    const SHOWN: usize = 3;
+    joined(interval.files().iter().filter(|row| row.wait_ns_per_second >= LEAST).take(SHOWN).map(file))
+}
+
+fn file(row: &TopFiles) -> String {
+    let mostly = row.mostly.as_ref().map(|(file, share)| format!(", {:.0}% {file}", 100.0 * share));
+    let wait = nanoseconds(row.wait_ns_per_second);
+    format!("{} {} ~{wait}/s{}", short_name(&row.event), row.operation.as_str(), mostly.unwrap_or_default())
+}
+
 fn joined(parts: impl Iterator<Item = String>) -> Option<String> {
     let line = parts.collect::<Vec<String>>().join(" · ");
     (!line.is_empty()).then_some(line)
@@ -136,6 +152,7 @@ pub fn idle(interval: &Interval) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::measure::files::FileOperation;
 
     #[test]
     fn locks_say_who_has_waited_and_who_waits() {
@@ -161,6 +178,18 @@ mod tests {
         let mostly = |object: &str| mostly(&TopLock { mostly: Some((seen(object), 0.8)), ..waiting.clone() });
         assert_eq!(mostly("shop.orders").as_deref(), Some("shop.orders (PRIMARY) 80%"));
         assert_eq!(mostly(LockedObject::UNKNOWN), None);
+    }
+
+    #[test]
+    fn files_are_named_where_there_are_several() {
+        let row = TopFiles {
+            event: "wait/io/file/innodb/innodb_data_file".to_owned(),
+            operation: FileOperation::Read,
+            wait_ns_per_second: 2e8,
+            mostly: Some(("shop/orders.ibd".to_owned(), 0.8)),
+        };
+        assert_eq!(file(&row), "innodb_data_file read ~200ms/s, 80% shop/orders.ibd");
+        assert_eq!(file(&TopFiles { mostly: None, ..row }), "innodb_data_file read ~200ms/s");
     }
 
     #[test]

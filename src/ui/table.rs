@@ -95,6 +95,7 @@ impl<'a> LatchTable<'a> {
         lines.extend(self.page_line(width));
         lines.extend(crate::ui::lines::reacquires(&self.interval.top_reacquires(), width).map(Line::from));
         lines.extend(crate::ui::lines::locks(&self.interval).into_iter().map(Line::from));
+        lines.extend(crate::ui::lines::files(&self.interval).map(|files| Line::from(format!("files: {files}"))));
         lines.extend(advice(&self.now.into()).into_iter().map(|advice| Line::from(advice).style(Modifier::BOLD)));
         lines.extend(self.lost().map(|lost| Line::from(lost).style(Modifier::BOLD)));
         lines

@@ -3,10 +3,12 @@
 use strum::IntoEnumIterator;
 
 use crate::measure::cpu::CpuTime;
+use crate::measure::files::{FileOperation, FileWaits};
 use crate::measure::latch::{CallsiteWaits, Handoffs, LatchWaits, Locality, PageWaits, Reacquires};
 use crate::measure::locks::{shares, LockBlocker, LockWaits, LockedObject};
 use crate::measure::Snapshot;
-use crate::model::{since, CpuClass, Cumulative, Histogram, Kind, Mode};
+use crate::model::{since, CpuClass, Cumulative, Histogram, Kind, Mode, OTHER};
+use std::collections::BTreeMap;
 use std::collections::HashMap;
 use std::hash::Hash;
 
@@ -87,6 +89,19 @@ pub struct TopLock {
     /// Who blocked most of the threads that were seen to wait for it, with their share, 0 to 1; `None` if nobody was
     /// seen.
     pub blocker: Option<(LockBlocker, f64)>,
+}
+
+/// What threads waited for in an interval: files of a kind, in one operation.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TopFiles {
+    /// The kind of files; see [`FileWaits::event`].
+    pub event: String,
+    /// What threads did.
+    pub operation: FileOperation,
+    /// Nanoseconds waited per second of the interval.
+    pub wait_ns_per_second: f64,
+    /// The file for which threads waited longest, with its share, 0 to 1; `None` if the kind says enough.
+    pub mostly: Option<(String, f64)>,
 }
 
 /// The mean cost of a client's statement in an interval.
@@ -259,6 +274,24 @@ impl<'a> Interval<'a> {
         };
         let mut rows: Vec<TopLock> = counted.iter().map(row).collect();
         rows.retain(|row| row.waits_per_second > 0.0 || row.waiting > 0);
+        rows.sort_by(|a, b| b.wait_ns_per_second.total_cmp(&a.wait_ns_per_second));
+        rows
+    }
+
+    /// Returns the files for which threads have waited in the interval, by kind and operation, longest first.
+    pub fn files(&self) -> Vec<TopFiles> {
+        let mut kinds: BTreeMap<(String, FileOperation), Vec<FileWaits>> = BTreeMap::new();
+        for row in self.counted(|s| &s.files.waits, FileWaits::place).into_iter().filter(|row| row.wait_ns > 0) {
+            kinds.entry((row.event.clone(), row.operation)).or_default().push(row);
+        }
+        let top = |((event, operation), rows): ((String, FileOperation), Vec<FileWaits>)| {
+            let all = rows.iter().map(|row| row.wait_ns).sum::<u64>() as f64;
+            let longest =
+                rows.into_iter().filter(|row| !row.file.is_empty() && row.file != OTHER).max_by_key(|row| row.wait_ns);
+            let mostly = longest.map(|row| (row.file, row.wait_ns as f64 / all));
+            TopFiles { event, operation, wait_ns_per_second: all / self.seconds(), mostly }
+        };
+        let mut rows: Vec<TopFiles> = kinds.into_iter().map(top).collect();
         rows.sort_by(|a, b| b.wait_ns_per_second.total_cmp(&a.wait_ns_per_second));
         rows
     }

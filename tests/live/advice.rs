@@ -3,6 +3,7 @@
 
 use anyhow::{ensure, Context, Result};
 use armtrace::advice;
+use armtrace::measure::files::FileOperation;
 use armtrace::recording::{self, Report};
 
 use lab::load::Load;
@@ -26,8 +27,17 @@ struct Case {
     falls_to: f64,
 }
 
-/// Returns how many threads wait for an entry's latches.
+/// Returns how many threads wait for an entry's latches, or for its files.
 fn threads(report: &Report, entry: &str) -> f64 {
+    let in_files = |operation, event: &str| {
+        let rows = report.parts.files.file_waits.iter().filter(|row| row.operation == operation);
+        rows.filter(|row| row.event.ends_with(event)).map(|row| row.wait).sum::<f64>() / report.duration
+    };
+    match entry {
+        "flushes-of-logs" => return in_files(FileOperation::Sync, "/innodb_log_file"),
+        "reads-from-the-disk" => return in_files(FileOperation::Read, "/innodb_data_file"),
+        _ => {}
+    }
     let is_it = |name: &str| advice::entry_of(name).is_some_and(|found| found.id == entry);
     let name = |latch: &str| latch.splitn(4, '/').nth(3).unwrap_or_default().to_owned();
     let latches = report.latch.latches.iter().filter(|latch| is_it(&name(&latch.latch)));
@@ -119,6 +129,35 @@ fn few_rollback_segments_are_told_and_more_help() -> Result<()> {
         threads: 64,
         entry: "rollback-segments",
         follow: "SET GLOBAL innodb_rollback_segments = 128",
+        falls_to: 0.5,
+    })
+    .map(drop)
+}
+
+#[test]
+fn flushes_at_every_commit_are_told_and_fewer_help() -> Result<()> {
+    check(&Case {
+        release: Release::MYSQL_8_0_31,
+        args: &["--innodb-flush-log-at-trx-commit=1"],
+        test: "oltp_update_non_index",
+        threads: 16,
+        entry: "flushes-of-logs",
+        follow: "SET GLOBAL innodb_flush_log_at_trx_commit = 2",
+        falls_to: 0.5,
+    })
+    .map(drop)
+}
+
+#[test]
+#[ignore = "takes half a minute: make test-all"]
+fn a_small_buffer_pool_is_told_and_a_larger_one_helps() -> Result<()> {
+    check(&Case {
+        release: Release::MYSQL_8_0_31,
+        args: &["--innodb-buffer-pool-size=5M", "--innodb-flush-method=O_DIRECT"],
+        test: "oltp_point_select",
+        threads: 16,
+        entry: "reads-from-the-disk",
+        follow: "SET GLOBAL innodb_buffer_pool_size = 268435456",
         falls_to: 0.5,
     })
     .map(drop)

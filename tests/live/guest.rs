@@ -8,6 +8,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{ensure, Context, Result};
+use armtrace::measure::files::FileWaits;
 use armtrace::model::Kind;
 use armtrace::recording::{self, Recording};
 use tempfile::TempDir;
@@ -131,6 +132,11 @@ fn recordings_are_compared(guest: &Guest, server: Server, load: Load) -> Result<
     let samples: u64 = on_cpu.iter().map(|row| row.samples).sum();
     println!("{samples} samples of what threads execute that run in the guest: {on_cpu:?}");
     ensure!(on_cpu.iter().filter(|row| row.statement.contains("sbtest")).count() >= 3, "no statements: {on_cpu:?}");
+
+    let files = b.file_waits();
+    println!("files that the guest's threads wait for: {files:?}");
+    let is_of_innodb = |row: &FileWaits| row.event.starts_with("wait/io/file/innodb/") && row.wait_ns > 0;
+    ensure!(files.iter().any(is_of_innodb), "no wait for a file of InnoDB: {files:?}");
 
     let on_guest = fs::read_to_string(guest.share.path().join("arm.txt"))?;
     let [x86, arm] = [x86, arm].map(|file| file.display().to_string());

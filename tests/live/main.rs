@@ -14,6 +14,7 @@ mod cpu;
 mod discover;
 mod events;
 mod export;
+mod files;
 mod guest;
 mod handoffs;
 mod hardware;

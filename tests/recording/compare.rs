@@ -1,11 +1,12 @@
 //! Comparisons, checked against cases computed by hand.
 
 use armtrace::measure::locks::ROW_LOCK;
-use armtrace::measure::{checksum, cpu, latch, locks};
+use armtrace::measure::{checksum, cpu, files, latch, locks};
 use std::time::Duration;
 
 use armtrace::measure::checksum::{ChecksumCalls, Implementation};
 use armtrace::measure::cpu::OrderingTime;
+use armtrace::measure::files::FileOperation;
 use armtrace::measure::latch::{Handoffs, LatchWaits};
 use armtrace::measure::spin::SpinSettings;
 use armtrace::measure::Snapshot;
@@ -14,7 +15,7 @@ use armtrace::recording::compare::{Claim, Comparison, Dump, Html, Options, Per, 
 use armtrace::recording::{Ending, Start};
 
 use crate::{file, read, sampled_recording, start};
-use lab::snapshots::{self, checksum, cpu, empty, handoffs, latch, reacquires, COND_MUTEX, INDEX, TRX};
+use lab::snapshots::{self, checksum, cpu, empty, file_waits, handoffs, latch, reacquires, COND_MUTEX, INDEX, TRX};
 
 const SECONDS: u64 = 60;
 
@@ -148,6 +149,28 @@ fn waits_for_locks_are_compared_if_both_have_measured_them() {
         let comparison = Comparison::new(&a, &other, Options::default());
         assert!(comparison.parts.locks.lock_waits.is_empty(), "{:?}", comparison.parts.locks);
     }
+}
+
+#[test]
+fn waits_for_files_are_compared_if_both_have_measured_them() {
+    let waiting = |operation, ms: Option<u64>| {
+        let second = |second: u64| {
+            let row = |ms| file_waits("innodb/innodb_log_file", operation, "", ms * second * 1_000_000);
+            let files = files::Figures { waits: ms.map(row).into_iter().collect() };
+            (Snapshot { elapsed: Duration::from_secs(second), files, ..empty() }, Some(1000 * second))
+        };
+        let seconds: Vec<_> = (1..=30).map(second).collect();
+        Side::of_recording("x", &read(&file(&start(1), &seconds, Some(Ending::Complete))), None)
+    };
+    let rows = |a: &Side, b: &Side| Comparison::new(a, b, Options::default()).parts.files.file_waits;
+    let (a, b) = (waiting(FileOperation::Sync, Some(50)), waiting(FileOperation::Sync, Some(150)));
+    let [row] = &rows(&a, &b)[..] else { panic!("one row") };
+    assert!(near(row.wait.a, 0.05) && near(row.wait.b, 0.15) && near(row.wait.ratio.unwrap().value, 3.0), "{row:?}");
+    let text = Text(&Comparison::new(&a, &b, Options::default())).to_string();
+    assert!(text.contains("wait for files, innodb_log_file sync, per 1,000 statements"), "{text}");
+    let both = rows(&a, &waiting(FileOperation::Read, Some(10)));
+    assert_eq!(both.iter().map(|row| row.operation).collect::<Vec<_>>(), [FileOperation::Sync, FileOperation::Read]);
+    assert!(rows(&a, &waiting(FileOperation::Sync, None)).is_empty(), "the other has not measured it");
 }
 
 #[test]

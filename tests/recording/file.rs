@@ -178,13 +178,14 @@ fn files_of_version_1_with_reacquires_are_still_read() {
     assert_eq!(bytes[8..12], 1_u32.to_le_bytes());
     let recording = read(&bytes);
     assert_holds_all(&recording, 40);
-    // Statements, call stacks and holders were not read then, and locks not measured.
+    // Statements, call stacks and holders were not read then, and locks and files not measured.
     let mut seconds = busy_seconds(40);
     for (snapshot, _) in &mut seconds {
         snapshot.locks.waits.clear();
         snapshot.latch.statements.clear();
         snapshot.latch.call_stacks.clear();
         snapshot.holder.blocked.clear();
+        snapshot.files.waits.clear();
         snapshot.cpu.statements.clear();
     }
     let mut now = read(&file(&start(64), &seconds, Some(Ending::Complete))).seconds;

@@ -47,6 +47,8 @@ fn figures_cover_the_whole_recording() {
     assert_eq!(locks.iter().map(|row| (row.lock.as_str(), row.waits)).collect::<Vec<_>>(), [("row lock", 4)]);
     assert!(near(locks[0].wait, 0.2) && near(locks[0].max, 0.05), "{locks:?}");
     assert!(Text(&report).to_string().contains("4 waits, 200ms in all, 50.0ms at most"));
+    let files = "innodb_data_file read ~124ms ±76%: 75% sbtest/sbtest1.ibd, 25% sbtest/sbtest2.ibd; innodb_log_file";
+    assert!(Text(&report).to_string().contains(files), "{}", Text(&report));
 }
 
 /// While the probes rest, nothing is counted, and nothing that was counted goes away; the report says for how long.

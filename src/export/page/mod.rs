@@ -21,7 +21,7 @@ use crate::measure::advice::advice;
 use crate::measure::Snapshot;
 use crate::model::ProbeState;
 use crate::present::format;
-use crate::ui::lines::{blocking_connections, locked_objects, waits_for_locks};
+use crate::ui::lines::{blocking_connections, files, locked_objects, waits_for_locks};
 use crate::ui::top::{Interval, TopLatch};
 
 const STYLE: &str = include_str!("style.css");
@@ -157,6 +157,7 @@ fn notes(now: &Snapshot, interval: &Interval) -> Markup {
         locked_objects(interval).map(|objects| format!("Most threads that wait for locks wait for {objects}.")),
     );
     notes.extend(blocking_connections(interval).map(|who| format!("Most of them are blocked by {who}.")));
+    notes.extend(files(interval).map(|files| format!("Waits for files: {files}.")));
     notes.extend(now.locks.rests.then(|| LOCKS_REST.to_owned()));
     notes.extend(advice(&now.into()));
     notes.extend((!lost.is_empty()).then(|| format!("Events not counted: {}.", lost.join(", "))));

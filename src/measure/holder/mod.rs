@@ -21,7 +21,7 @@ use parking_lot::Mutex;
 use self::report::HoldersReport;
 use super::latch::LatchCollector;
 use super::{Attaching, Measurement, Nothing, Room, Snapshot};
-use crate::attach::Costs;
+use crate::attach::{stacks_are_shown, Costs};
 
 /// The most rows. What has none of its own lacks the place and the latch that the holder waits for; there are as many
 /// such rows again.
@@ -46,6 +46,11 @@ impl Room for Holders {
 }
 
 impl Measurement for Holders {
+    fn refused(&self) -> Vec<String> {
+        let why = "who holds latches is not known: Linux before 5.15 does not show what threads do";
+        (!stacks_are_shown()).then(|| why.to_owned()).into_iter().collect()
+    }
+
     fn collect(&self, _costs: Option<&Costs>, snapshot: &mut Snapshot) -> Result<()> {
         let mut times = self.times.lock();
         self.looks.take_holders().into_iter().for_each(|row| add(&mut times, row));

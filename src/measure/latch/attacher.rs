@@ -384,7 +384,7 @@ impl<'obj> Attacher<'obj> {
         let (statements, is_checked) = (self.statements.clone(), !self.without_probes);
         move || {
             let statements = statements.and_then(|seen| StatementSampler::new(&target, &seen));
-            Looker::new(link, &target, &plan, Arc::clone(&status.holders), &status.call_stacks, statements, is_checked)
+            Looker::new(link, &target, &plan, status, statements, is_checked)
         }
     }
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use anyhow::Result;
 use parking_lot::Mutex;
 
+use super::files::FileTimes;
 use super::holders::Site;
 use super::keys::{identity, latch_key, pthread_kind, MapKey, PTHREAD};
 use super::maps::{Counts, Maps, Tracepoint};
@@ -124,6 +125,11 @@ impl LatchCollector {
             rows.push(BlockedBy { holding, wait_ns: *ns });
         }
         rows
+    }
+
+    /// Takes for how long threads waited for files, since the last call.
+    pub(in crate::measure) fn take_files(&self) -> FileTimes {
+        self.status.files.lock().take()
     }
 
     /// Returns the probes. `costs` gives the cost of their hits, once it is known.

@@ -42,7 +42,7 @@ impl Figures {
 }
 
 /// 95 % of a normal distribution lie within this many standard errors of its mean.
-pub(super) const NORMAL_95: f64 = 1.96;
+pub(in crate::measure) const NORMAL_95: f64 = 1.96;
 
 /// Returns half the width of the 95 % confidence interval of a time, in nanoseconds. Its variance is given, in square
 /// microseconds; `None` if that is zero, which means that nothing is estimated or that the variance is not known.

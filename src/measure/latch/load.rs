@@ -47,6 +47,7 @@ pub(super) fn configure(
     let call = plan::futex_call(arch);
     (rodata.futex_nr, rodata.nr_register, rodata.word_register) = (call.nr, call.nr_register, call.word_register);
     rodata.yield_nr = call.yield_nr;
+    rodata.descriptor_register = plan::descriptor_register(arch);
     rodata.registers_bytes = plan::registers_bytes(arch);
     for number in holders::io_calls() {
         rodata.io_calls[number] = 1;

@@ -10,14 +10,15 @@ use std::thread;
 use std::time::Duration;
 
 use libbpf_rs::{libbpf_sys, AsRawLibbpf, Iter, IterOpts, Link, ProgramMut};
-use parking_lot::Mutex;
 
-use super::call_stacks::{CallStackSampler, SeenCallStacks};
-use super::holders::{Holders, Times};
+use super::call_stacks::CallStackSampler;
+use super::files::{text, FileSampler, InFile};
+use super::holders::Holders;
 use super::keys::{key_of, MapKey};
 use super::plan::{registers_bytes, Plan};
 use super::stacks::{Reader, Waiter};
 use super::statements::StatementSampler;
+use super::status::Status;
 use crate::bpf::latch::types;
 use crate::host::clock::now_ns;
 use crate::server::Target;
@@ -123,6 +124,8 @@ pub(super) struct Looker {
     reader: Reader,
     holders: Holders,
     call_stacks: CallStackSampler,
+    files: FileSampler,
+    status: Arc<Status>,
     /// Notes what waiting threads execute, if that is wanted.
     statements: Option<StatementSampler>,
     /// How many bytes of its registers the record of a thread ends with.
@@ -132,29 +135,43 @@ pub(super) struct Looker {
     // Memory that is used again in each look.
     records: Vec<u8>,
     may_wait: Vec<(usize, types::seen_thread)>,
+    in_files: Vec<InFile>,
     look: Look,
 }
 
 impl Looker {
-    /// Makes looks with an attached program. Reads the code of the wait functions of `plan`. Adds to `times` who holds
-    /// the latches that threads wait for and to `call_stacks` how they came to wait, and notes by `statements` what
-    /// they execute. `is_checked` says whether probes check what is assumed of threads.
+    /// Makes looks with an attached program. Reads the code of the wait functions of `plan`. Adds to `status` who holds
+    /// the latches that threads wait for, how they came to wait, and for which files threads wait, and notes by
+    /// `statements` what they execute. `is_checked` says whether probes check what is assumed of threads.
     pub fn new(
         link: Link,
         target: &Arc<Target>,
         plan: &Arc<Plan>,
-        times: Arc<Mutex<Times>>,
-        call_stacks: &Arc<SeenCallStacks>,
+        status: Arc<Status>,
         statements: Option<StatementSampler>,
         is_checked: bool,
     ) -> Looker {
-        let (reader, holders) = (Reader::new(target, plan, is_checked), Holders::new(target, times));
-        let call_stacks = CallStackSampler::new(target, call_stacks);
+        let reader = Reader::new(target, plan, is_checked);
+        let holders = Holders::new(target, Arc::clone(&status.holders));
+        let call_stacks = CallStackSampler::new(target, &status.call_stacks);
         target.image.release_memory();
         let registers = registers_bytes(target.image.arch()) as usize;
-        let (records, may_wait) = (Vec::new(), Vec::new());
-        let (more, look) = (MoreTime::default(), Look::default());
-        Looker { link, reader, holders, call_stacks, statements, registers, age: 0, more, records, may_wait, look }
+        Looker {
+            link,
+            reader,
+            holders,
+            call_stacks,
+            files: FileSampler::default(),
+            status,
+            statements,
+            registers,
+            age: 0,
+            more: MoreTime::default(),
+            records: Vec::new(),
+            may_wait: Vec::new(),
+            in_files: Vec::new(),
+            look: Look::default(),
+        }
     }
 
     /// Looks at all threads. A thread that runs is seen only if it ran on this CPU, so it stands for as many as `cpus`.
@@ -176,12 +193,16 @@ impl Looker {
             self.holders.forget();
         }
         self.may_wait.clear();
+        self.in_files.clear();
         self.look.threads.clear();
         self.look.waiters.clear();
-        for (thread, registers) in records(&self.records, self.registers) {
-            self.may_wait.extend(registers.map(|registers| (self.look.threads.len(), registers)));
+        for Record { thread, registers, file } in records(&self.records, self.registers) {
+            let index = self.look.threads.len();
+            self.may_wait.extend(registers.map(|registers| (index, registers)));
+            self.in_files.extend(file.map(|[name, folder]| InFile { thread: index, name, folder }));
             self.look.threads.push(thread);
         }
+        self.files.add(&self.look, &self.in_files, &self.status.files);
         self.reader.read(&self.may_wait, more.is_some(), &mut self.look.waiters);
         let looked = now_ns(libc::CLOCK_THREAD_CPUTIME_ID);
         if let Some(more) = more {
@@ -283,10 +304,20 @@ fn interval(ns: f64, cpus: f64) -> Duration {
     Duration::from_nanos(interval as u64).clamp(SHORTEST, LONGEST)
 }
 
-/// Returns the threads in the records of one look, with the registers of those that may wait.
-fn records(mut bytes: &[u8], registers: usize) -> impl Iterator<Item = (SeenThread, Option<types::seen_thread>)> + '_ {
+/// What a look shows of one thread.
+struct Record {
+    thread: SeenThread,
+    /// Its registers, if it may wait, or hold a latch in I/O.
+    registers: Option<types::seen_thread>,
+    /// The names of the file that it reads, writes or flushes, and of the folder which contains the file.
+    file: Option<[String; 2]>,
+}
+
+/// Returns the records of one look.
+fn records(mut bytes: &[u8], registers: usize) -> impl Iterator<Item = Record> + '_ {
     const SEEN: u64 = 1 << types::doing_bit::DOING_WAIT_SEEN.0;
     const REGISTERS: u64 = 1 << types::doing_bit::DOING_REGISTERS.0;
+    const FILE: u64 = 1 << types::scheduled_bit::SCHEDULED_FILE.0;
     std::iter::from_fn(move || {
         let mut take = |length: usize| {
             let (part, rest) = bytes.split_at_checked(length)?;
@@ -296,7 +327,8 @@ fn records(mut bytes: &[u8], registers: usize) -> impl Iterator<Item = (SeenThre
         let number = u64::from_ne_bytes(take(size_of::<u64>())?.try_into().ok()?);
         let who = u64::from_ne_bytes(take(size_of::<u64>())?.try_into().ok()?);
         let (tid, state) = (who as u32, types::thread_state((who >> 32) as u32));
-        let scheduled = Scheduled::of(u64::from_ne_bytes(take(size_of::<u64>())?.try_into().ok()?));
+        let bits = u64::from_ne_bytes(take(size_of::<u64>())?.try_into().ok()?);
+        let scheduled = Scheduled::of(bits);
         let pointer = u64::from_ne_bytes(take(size_of::<u64>())?.try_into().ok()?);
         let mut seen = None;
         if number & SEEN != 0 {
@@ -307,8 +339,14 @@ fn records(mut bytes: &[u8], registers: usize) -> impl Iterator<Item = (SeenThre
         if number & REGISTERS != 0 {
             with = Some(seen_thread(take(offset_of!(types::seen_thread, registers) + registers)?)?);
         }
+        let mut file = None;
+        if bits & FILE != 0 {
+            let mut name = || Some(text(take(size_of::<types::seen_name>())?));
+            file = Some([name()?, name()?]);
+        }
         let doing = number & !(SEEN | REGISTERS);
-        Some((SeenThread { tid, state, pointer, doing, seen, scheduled }, with))
+        let thread = SeenThread { tid, state, pointer, doing, seen, scheduled };
+        Some(Record { thread, registers: with, file })
     })
 }
 
@@ -421,7 +459,8 @@ mod tests {
 
     /// Returns what threads do, and their IDs if they may wait.
     fn numbers(records: &[u8], registers: usize) -> Vec<(SeenThread, Option<u32>)> {
-        super::records(records, registers).map(|(thread, at)| (thread, at.map(|at| at.tid))).collect()
+        let numbers = |record: Record| (record.thread, record.registers.map(|at| at.tid));
+        super::records(records, registers).map(numbers).collect()
     }
 
     #[test]
@@ -442,15 +481,21 @@ mod tests {
         records.extend(&registers);
         records.extend(6u64.to_ne_bytes());
         records.extend(who(78));
+        let with_file = records.len() - 9;
+        records[with_file] |= 1 << (types::scheduled_bit::SCHEDULED_FILE.0 - 56);
+        let name = |byte: u8| [vec![byte; 3], vec![0; size_of::<types::seen_name>() - 3]].concat();
+        records.extend([name(b'f'), name(b'd')].concat());
         let thread =
             |tid: u32, doing, seen| SeenThread { tid, state, pointer: pointer(tid.into()), doing, seen, scheduled };
         let waits = thread(77, 0x7f00, Some((key_of(&LATCH), 3)));
         let all = [(thread(76, 5, None), None), (waits, Some(77)), (thread(78, 6, None), None)];
         assert_eq!(numbers(&records, 16), all);
-        let at = super::records(&records, 16).find_map(|(_, at)| at).unwrap();
+        let at = super::records(&records, 16).find_map(|record| record.registers).unwrap();
         assert_eq!(at.registers[..3], [0, 9, 0]);
+        let files: Vec<[String; 2]> = super::records(&records, 16).filter_map(|record| record.file).collect();
+        assert_eq!(files, [["fff", "ddd"].map(str::to_owned)]);
         // A record that is cut off is none, like one that is longer than registers can be.
-        let cut = records.len() - 33;
+        let cut = records.len() - 2 * size_of::<types::seen_name>() - 33;
         assert_eq!(numbers(&records[..cut], 16), all[..1]);
         assert_eq!(numbers(&records, 4096), all[..1]);
     }

@@ -7,6 +7,7 @@ mod command;
 pub mod compare;
 mod duty;
 mod figures;
+mod files;
 mod glances;
 mod holders;
 mod keeper;
@@ -37,10 +38,13 @@ mod waiting;
 pub use attacher::NoProbe;
 pub(super) use call_stacks::whole;
 pub use collect::LatchCollector;
+pub(super) use figures::NORMAL_95;
 pub use figures::{
     error_ns, Account, CallsiteWaits, Figures, Handoffs, LatchWaits, Locality, PageWaits, Reacquires, StackWaits,
     StatementWaits,
 };
+pub use files::FileOperation;
+pub(super) use files::{FileTime, SeenFile};
 pub use holders::HolderState;
 pub use keys::MapKey;
 pub(super) use looks::{attach as attach_to_threads, InTurn};

@@ -712,6 +712,15 @@ pub(super) fn futex_call(arch: Arch) -> FutexCall {
     }
 }
 
+/// Returns the byte offset of a system call's first argument, which stays there after the call too.
+pub(super) fn descriptor_register(arch: Arch) -> u32 {
+    match arch {
+        Arch::X86_64 => register_offset(arch, 7).into(),
+        // `orig_x0`: the register itself gets the result.
+        Arch::Aarch64 => 34 * 8,
+    }
+}
+
 pub(super) fn library_registers(arch: Arch) -> (u32, u32, u32) {
     let (op, sp, link) = match arch {
         Arch::X86_64 => (register_offset(arch, 6), register_offset(arch, 4), 0),

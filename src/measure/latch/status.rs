@@ -7,6 +7,7 @@ use parking_lot::Mutex;
 use strum::IntoEnumIterator;
 
 use super::call_stacks::SeenCallStacks;
+use super::files::FileTimes;
 use super::holders::Times;
 use super::maps::Tracepoint;
 use super::missed::Missed;
@@ -28,6 +29,8 @@ pub(crate) struct Status {
     pub holders: Arc<Mutex<Times>>,
     /// Through which calls threads came to wait, as far as that was seen.
     pub call_stacks: Arc<SeenCallStacks>,
+    /// For how long threads waited for files, since that was taken last.
+    pub files: Mutex<FileTimes>,
     /// For how long some probes have taken turns so far, by reason.
     limited: Mutex<Vec<(Limit, Duration)>>,
 }

@@ -13,8 +13,6 @@ impl Row for LockWaits {
     type Key = String;
     type Total = LatchTotal;
 
-    const KEEPS_EMPTY: bool = true;
-
     const BOUNDS: &'static [Bound<String>] = &[Bound { rows: 100, other: |_| OTHER.to_owned() }];
 
     fn entries(now: &Snapshot) -> Vec<&LockWaits> {
@@ -35,6 +33,10 @@ impl Row for LockWaits {
 
     fn list(snapshot: &mut Snapshot) -> &mut Vec<LockWaits> {
         &mut snapshot.locks.waits
+    }
+
+    fn keeps_empty(_lock: &String) -> bool {
+        true
     }
 
     fn weight(total: &LatchTotal) -> u64 {

@@ -74,7 +74,7 @@ impl Screen {
     }
 
     /// Returns the lines at the top: the server, the recording if it is a replay, the sums over all latches, the waits
-    /// for locks, and whether the server is idle.
+    /// for locks and for files, and whether the server is idle.
     fn head(&self) -> Text<'static> {
         let (now, target) = (&self.now, &self.now.target);
         let state = if now.up { format::span(now.elapsed) } else { "server has ended".to_owned() };
@@ -101,8 +101,10 @@ impl Screen {
         let idle = crate::ui::lines::idle(&Interval::new(now, self.history.before(now)));
         let idle = idle.map(|idle| Line::from(idle).style(Modifier::BOLD));
         let locks = crate::ui::lines::locks(&Interval::new(now, self.since())).into_iter().map(Line::from);
+        let files = crate::ui::lines::files(&Interval::new(now, self.since()));
+        let files = files.map(|files| Line::from(format!("files: {files}")));
         let before = [Some(first), replayed, Some(Line::from(second))].into_iter().flatten();
-        before.chain(locks).chain(idle).collect()
+        before.chain(locks).chain(files).chain(idle).collect()
     }
 
     fn tabs(&self) -> Line<'static> {

@@ -3,6 +3,7 @@
 use armtrace::attach::Limit;
 use armtrace::measure::checksum::*;
 use armtrace::measure::cpu::*;
+use armtrace::measure::files::{FileOperation, FileWaits};
 use armtrace::measure::hardware::{EventCount, EventFunction, Scope};
 use armtrace::measure::holder::{BlockedBy, Holding};
 use armtrace::measure::latch::*;
@@ -10,7 +11,7 @@ use armtrace::measure::locks::{LockBlocker, LockWaits, LockedObject, WaitingNow,
 use armtrace::measure::spin::*;
 use armtrace::measure::watchpoint::*;
 use armtrace::measure::*;
-use armtrace::measure::{checksum, cpu, hardware, holder, latch, locks};
+use armtrace::measure::{checksum, cpu, files, hardware, holder, latch, locks};
 use armtrace::model::*;
 use std::time::Duration;
 
@@ -172,6 +173,7 @@ pub fn busy(ticks: u64) -> Snapshot {
         latch: busy_latches(n),
         cpu: busy_cpu(n),
         holder: busy_holders(n),
+        files: busy_files(n),
         locks: locks_waited_for(4, 0),
         checksum: checksum::Figures {
             chosen: vec![checksum("hardware::crc32_using_pclmul", Implementation::Hardware)],
@@ -200,6 +202,24 @@ fn busy_holders(n: u64) -> holder::Figures {
     let running = held(INDEX, Mode::S, HolderState::Running, None, 10_000_000 * n);
     let unknown = held(TRX, Mode::None, HolderState::Unknown, None, 20_000_000 * n);
     holder::Figures { blocked: vec![waits, preempted, running, unknown] }
+}
+
+/// Returns waits for files of a kind, with a half of it as the standard error.
+pub fn file_waits(event: &str, operation: FileOperation, file: &str, wait_ns: u64) -> FileWaits {
+    let variance_ms2 = (wait_ns / 2_000_000).pow(2);
+    FileWaits { event: format!("wait/io/file/{event}"), operation, file: file.to_string(), wait_ns, variance_ms2 }
+}
+
+fn busy_files(n: u64) -> files::Figures {
+    const DATA: &str = "innodb/innodb_data_file";
+    files::Figures {
+        waits: vec![
+            file_waits("innodb/innodb_log_file", FileOperation::Sync, "", 4_000_000 * n),
+            file_waits(DATA, FileOperation::Read, "sbtest/sbtest1.ibd", 3_000_000 * n),
+            file_waits(DATA, FileOperation::Read, "sbtest/sbtest2.ibd", 1_000_000 * n),
+            file_waits(DATA, FileOperation::Write, "", 200_000 * n),
+        ],
+    }
 }
 
 fn locked(object: &str, index: &str, samples: u64) -> LockedObject {

@@ -214,9 +214,10 @@ impl Scheduled {
     pub(super) fn of(bits: u64) -> Scheduled {
         let id = types::scheduled_bit::SCHEDULED_ID.0;
         let here = types::scheduled_bit::SCHEDULED_HERE.0;
+        let file = types::scheduled_bit::SCHEDULED_FILE.0;
         Scheduled {
             times: bits as u32,
-            own_id: (bits & !(1 << here)).checked_shr(id).unwrap_or_default() as u32,
+            own_id: (bits & !(1 << here | 1 << file)).checked_shr(id).unwrap_or_default() as u32,
             ran_here: bits >> here & 1 != 0,
         }
     }
@@ -256,7 +257,7 @@ mod tests {
     fn how_often_a_thread_ran_is_compared_in_32_bits() {
         assert_eq!(times_on_cpu("12345 678 4294967301\n"), Some(5));
         assert_eq!(times_on_cpu("0 0"), None);
-        let bits = 5 | 4_194_303 << 32 | 1 << 63;
+        let bits = 5 | 4_194_303 << 32 | 1 << 62 | 1 << 63;
         assert_eq!(Scheduled::of(bits), Scheduled { times: 5, own_id: 4_194_303, ran_here: true });
     }
 

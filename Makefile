@@ -129,6 +129,7 @@ SLOW := scenario::every_load_runs_on_every_server truth::mysql_8_0_33_waits_agre
 	hindsight::mariadb_has_a_past hindsight::the_past_costs_little cpu::checksum_calls_roughly_agree_with_bpftrace \
 	advice::a_small_table_cache_is_told_and_a_larger_one_helps \
 	advice::a_small_buffer_pool_is_told_and_a_larger_one_helps \
+	advice::flushes_at_every_commit_are_told_and_fewer_help \
 	files::waits_for_files_of_mariadb_agree_with_performance_schema \
 	files::waits_for_files_of_mysql_5_7_agree_with_performance_schema threads::an_agent_that_gets_few_threads_never_panics \
 	life::twenty_attachments_lose_no_query \

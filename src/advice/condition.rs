@@ -42,8 +42,10 @@ pub enum Figure {
     GetcpuCpu,
     /// The number of checksums that the server computes in software although the CPU has an instruction.
     SlowChecksums,
-    /// How many threads wait at any moment until what was written to a log is on the disk: InnoDB's, or the binary log.
-    LogSyncs,
+    /// How many threads wait at any moment for InnoDB's log to be written and flushed.
+    RedoLog,
+    /// How many threads wait at any moment for the binary log to be flushed.
+    BinaryLog,
     /// How many threads wait at any moment for pages of InnoDB to be read from the disk.
     PageReads,
 }
@@ -156,7 +158,8 @@ fn bound(figure: Figure, how: &str, value: f64) -> String {
         Figure::CharsetCpu => format!("{percent} of the CPU time converting character sets"),
         Figure::GetcpuCpu => format!("{percent} of the CPU time in `sched_getcpu`"),
         Figure::SlowChecksums => "a checksum computed in software, although the CPU has an instruction".to_owned(),
-        Figure::LogSyncs => format!("{how} {value} threads waiting for logs to be flushed"),
+        Figure::RedoLog => format!("{how} {value} threads waiting for InnoDB's log to be written and flushed"),
+        Figure::BinaryLog => format!("{how} {value} threads waiting for the binary log to be flushed"),
         Figure::PageReads => format!("{how} {value} threads waiting for pages to be read"),
     }
 }

@@ -20,7 +20,7 @@ pub enum Named {
     Numbered(&'static str, &'static str),
     /// This, and as many letters and digits at random.
     Random(&'static str, usize),
-    /// With this in the middle, and at the end a point and a number of six digits.
+    /// With this in the middle, and at the end a point and a number of six digits, or of seven after a million.
     Serial(&'static str),
     /// Just this.
     Exactly(&'static str),
@@ -85,7 +85,8 @@ impl Named {
                 .strip_prefix(before)
                 .is_some_and(|rest| rest.len() == *length && rest.bytes().all(|byte| byte.is_ascii_alphanumeric())),
             Named::Serial(within) => name.rsplit_once('.').is_some_and(|(base, number)| {
-                !base.is_empty() && base.contains(within) && number.len() == 6 && is_number(number)
+                let is_serial = number.len() == 6 || number.len() == 7 && !number.starts_with('0');
+                !base.is_empty() && base.contains(within) && is_serial && is_number(number)
             }),
             Named::Exactly(all) => name == *all,
         }
@@ -118,6 +119,7 @@ mod tests {
             ("#ib_16384_0.dblwr", Some(DOUBLEWRITE)),
             ("aria_log.00000001", Some("wait/io/file/aria/translog")),
             ("binlog.000123", Some("wait/io/file/sql/binlog")),
+            ("binlog.1000000", Some("wait/io/file/sql/binlog")),
             ("db1-relay-bin.000123", Some("wait/io/file/sql/relaylog")),
             (".000123", None),
             ("notes.123", None),

@@ -58,7 +58,7 @@ fn tables(file: &Path, folder: &Path, force: bool) -> Result<(), Failure> {
     let recording = report::read(file)?;
     let stem = file.file_stem().unwrap_or(OsStr::new("recording")).to_string_lossy();
     let written = Tables::write(&recording, &stem, folder, force).map_err(Failure::Tables)?;
-    eprintln!("armtrace: {} written, and the same below statements, holders and seconds", written.waits.display());
+    eprintln!("armtrace: {} written, and the same below statements, file_waits and others", written.waits.display());
     Ok(())
 }
 

@@ -6,7 +6,7 @@ use crate::advice::{Entry, Facts, Figure, Quoted};
 use crate::measure::checksum::Checksum;
 use crate::measure::cpu::CpuTime;
 use crate::measure::files::{FileOperation, FileWaits};
-use crate::measure::latch::{CallsiteWaits, Handoffs, LatchWaits, Locality, PageWaits};
+use crate::measure::latch::{CallsiteWaits, Handoffs, LatchWaits, Locality, PageWaits, NORMAL_95};
 use crate::measure::spin::SpinSettings;
 use crate::measure::Snapshot;
 use crate::model::{CpuClass, Kind, Mode};
@@ -188,17 +188,15 @@ impl Known {
     }
 }
 
-/// The ends of the event names of logs whose flushes commits wait for, and of InnoDB's files of pages.
-const LOGS: [&str; 2] = ["/innodb_log_file", "/binlog"];
-const PAGES: [&str; 1] = ["/innodb_data_file"];
-
 impl Known {
-    /// Returns how many threads wait for an operation on these files at any moment; `None` if that was not measured.
-    fn for_files(&self, operation: FileOperation, ends: &[&str], what: &str) -> Option<Quoted> {
-        let is_it = |row: &&FileWaits| row.operation == operation && ends.iter().any(|end| row.event.ends_with(end));
-        let ns: f64 = self.files.iter().filter(is_it).map(|row| row.wait_ns as f64).sum();
+    /// Returns how many threads wait for these operations on files of a kind at any moment, given the end of its event
+    /// name; `None` if that is not measured, or if its error is larger.
+    fn for_files(&self, operations: &[FileOperation], kind: &str, what: &str) -> Option<Quoted> {
+        let is_it = |row: &&FileWaits| operations.contains(&row.operation) && row.event.ends_with(kind);
+        let sum = |of: fn(&FileWaits) -> u64| self.files.iter().filter(is_it).map(|row| of(row) as f64).sum::<f64>();
+        let (ns, error) = (sum(|row| row.wait_ns), NORMAL_95 * sum(|row| row.variance_ms2).sqrt() * 1e6);
         let value = self.threads(ns);
-        (!self.files.is_empty()).then(|| Quoted { value, words: format!("~{value:.2} threads waiting {what}") })
+        (ns > error).then(|| Quoted { value, words: format!("~{value:.2} threads waiting {what}") })
     }
 }
 
@@ -215,6 +213,7 @@ impl Facts for Known {
         let cpu = |classes: &[CpuClass], what: &str| {
             Some(percent(self.share_of_cpu(classes)?, &format!("of the CPU time {what}")))
         };
+        use FileOperation::{Read, Sync, Write};
         let own = sum(self.of_entry(entry), wait);
         let all = sum(self.latches.iter(), wait);
         match figure {
@@ -233,8 +232,10 @@ impl Facts for Known {
             Figure::CharsetCpu => cpu(&[CpuClass::Charset], "converting character sets"),
             Figure::GetcpuCpu => cpu(&[CpuClass::Getcpu], "in sched_getcpu"),
             Figure::SlowChecksums => self.slow_checksums(),
-            Figure::LogSyncs => self.for_files(FileOperation::Sync, &LOGS, "for logs to be flushed"),
-            Figure::PageReads => self.for_files(FileOperation::Read, &PAGES, "for pages to be read"),
+            // Where the log is opened with O_DIRECT or O_DSYNC, its writes wait for the disk.
+            Figure::RedoLog => self.for_files(&[Write, Sync], "/innodb_log_file", "for InnoDB's log"),
+            Figure::BinaryLog => self.for_files(&[Sync], "/binlog", "for the binary log"),
+            Figure::PageReads => self.for_files(&[Read], "/innodb_data_file", "for pages to be read"),
         }
     }
 
@@ -259,7 +260,7 @@ impl Facts for Known {
                 Figure::SpinCpu | Figure::OrderingCpu | Figure::CharsetCpu | Figure::GetcpuCpu => value() * cpus,
                 Figure::SlowChecksums => self.share_of_cpu(&[CpuClass::Checksum]).unwrap_or(0.0) * cpus,
                 Figure::WastedSpins => self.most_spun().map_or(0.0, |latch| self.threads(wait(latch) as f64) * value()),
-                Figure::LogSyncs | Figure::PageReads => value(),
+                Figure::RedoLog | Figure::BinaryLog | Figure::PageReads => value(),
                 Figure::Remote => value() * self.threads(sum(self.latches.iter(), wait)),
                 _ => 0.0,
             }
@@ -366,20 +367,23 @@ mod tests {
             variance_ms2: 0,
         };
         let mut known = known(Vec::new());
-        assert_eq!(figure(&known, Figure::LogSyncs, "flushes-of-logs"), None, "not measured");
+        let log = |known: &Known| figure(known, Figure::RedoLog, "flushes-of-the-redo-log");
+        assert_eq!(log(&known), None, "not measured");
         known.files = vec![
             row("innodb/innodb_log_file", FileOperation::Sync, 6_000_000_000),
+            row("innodb/innodb_log_file", FileOperation::Write, 1_000_000_000),
             row("sql/binlog", FileOperation::Sync, 3_000_000_000),
             row("sql/binlog", FileOperation::Write, 5_000_000_000),
             row("innodb/innodb_data_file", FileOperation::Read, 20_000_000_000),
         ];
-        let words = "~0.90 threads waiting for logs to be flushed".to_owned();
-        assert_eq!(figure(&known, Figure::LogSyncs, "flushes-of-logs"), Some((0.9, words)));
-        let entries: Vec<String> = find(&known).into_iter().map(|advised| advised.entry).collect();
-        assert_eq!(entries, ["reads-from-the-disk", "flushes-of-logs"], "the heaviest first");
+        assert_eq!(log(&known), Some((0.7, "~0.70 threads waiting for InnoDB's log".to_owned())));
+        let entries = |known: &Known| find(known).into_iter().map(|advised| advised.entry).collect::<Vec<_>>();
+        let all = ["reads-from-the-disk", "flushes-of-the-redo-log", "flushes-of-the-binary-log"];
+        assert_eq!(entries(&known), all, "the heaviest first");
         known.settings.insert("innodb_flush_log_at_trx_commit".to_owned(), "2".to_owned());
-        known.settings.insert("sync_binlog".to_owned(), "0".to_owned());
-        assert_eq!(find(&known).len(), 1, "commits do not wait for it");
+        assert_eq!(entries(&known), [all[0], all[2]], "commits do not wait for it");
+        known.files[2].variance_ms2 = 1600 * 1600;
+        assert_eq!(entries(&known), all[..1], "too uncertain");
     }
 
     #[test]

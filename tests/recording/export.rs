@@ -116,6 +116,14 @@ fn parquet_files_have_all_that_was_sampled() {
         *expected.entry(row.holding.state.as_str().to_owned()).or_default() += row.wait_ns / 1_000_000;
     }
     assert!(expected.len() == 4 && ms == expected, "{ms:?}, not {expected:?}");
+    let ms = sums_of(&tables.file_waits, "operation", "wait_seconds", |row, at| {
+        (row.get_double(at).unwrap() * 1e4).round() as u64
+    });
+    let mut expected = BTreeMap::new();
+    for row in recording.file_waits() {
+        *expected.entry(row.operation.as_str().to_owned()).or_default() += row.wait_ns / 100_000;
+    }
+    assert!(expected.len() == 3 && ms == expected, "{ms:?}, not {expected:?}");
 }
 
 #[test]

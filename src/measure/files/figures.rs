@@ -1,6 +1,6 @@
 //! The figures of waits for files.
 
-use super::{FileOperation, FileTime};
+use super::{FileOperation, FileTime, Place};
 use crate::model::cumulative;
 
 /// The figures of waits for files.
@@ -8,14 +8,6 @@ use crate::model::cumulative;
 pub struct Figures {
     /// The waits, by kind of file, operation and file. Empty if they are not measured.
     pub waits: Vec<FileWaits>,
-}
-
-/// What threads wait for.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) struct Place {
-    pub event: String,
-    pub operation: FileOperation,
-    pub file: String,
 }
 
 /// For how long threads were in system calls for a file without running, estimated from samples of the threads.
@@ -41,7 +33,7 @@ impl FileWaits {
 
     pub(super) fn new(place: &Place, time: FileTime) -> FileWaits {
         let Place { event, operation, file } = place.clone();
-        FileWaits { event, operation, file, wait_ns: time.ns, variance_ms2: time.variance_ms2 }
+        FileWaits { event: event.to_owned(), operation, file, wait_ns: time.ns, variance_ms2: time.variance_ms2 }
     }
 
     /// Returns what distinguishes the row from others.

@@ -6,15 +6,15 @@ use strum::{EnumIter, EnumString, IntoStaticStr};
 
 use super::looks::{Look, SeenThread};
 use crate::bpf::latch::types;
+use crate::measure::files::Place;
 use crate::present::foreign::harmless_in_line;
 
 /// The longest time for which a look stands, in nanoseconds: a little more than the longest interval of looks. Without
 /// this, one after a pause would stand for all of it.
 const LONGEST_NS: u64 = 1_000_000_000;
 
-/// The most files between two snapshots, which may be far apart if nobody asks for figures. What has no row of its own
-/// lacks the names.
-const MOST_ROWS: usize = 1024;
+/// The most rows. What comes later counts with others of its kind: what was counted for a file stays there.
+const MOST_ROWS: usize = 4096;
 
 /// What a thread does with a file.
 #[derive(
@@ -57,15 +57,6 @@ impl FileOperation {
     }
 }
 
-/// A file with which threads did something.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(in crate::measure) struct SeenFile {
-    pub operation: FileOperation,
-    /// Its name, and that of the folder which contains it; empty for files without a row of their own.
-    pub name: String,
-    pub folder: String,
-}
-
 /// For how long threads waited.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(in crate::measure) struct FileTime {
@@ -78,7 +69,7 @@ pub(in crate::measure) struct FileTime {
 /// The time that threads waited for files, since it was taken last.
 #[derive(Default)]
 pub(in crate::measure) struct FileTimes {
-    pub rows: HashMap<SeenFile, FileTime>,
+    pub rows: HashMap<Place, FileTime>,
     /// Whether any look was made.
     pub is_sampled: bool,
 }
@@ -89,16 +80,24 @@ impl FileTimes {
         std::mem::take(self)
     }
 
+    /// Adds what was seen elsewhere, or later.
+    pub fn merge(&mut self, more: FileTimes) {
+        self.is_sampled |= more.is_sampled;
+        more.rows.into_iter().for_each(|(place, time)| self.count(place, time));
+    }
+
     /// Adds so many threads that were seen in a look, which stands for this time.
-    fn add(&mut self, file: SeenFile, threads: u64, ns: u64) {
-        let is_new = !self.rows.contains_key(&file);
-        let without_name = SeenFile { name: String::new(), folder: String::new(), ..file };
-        let file = if is_new && self.rows.len() >= MOST_ROWS { without_name } else { file };
-        let time = self.rows.entry(file).or_default();
-        let waited = threads.saturating_mul(ns);
-        time.ns = time.ns.saturating_add(waited);
+    fn add(&mut self, place: Place, threads: u64, ns: u64) {
+        let ns = threads.saturating_mul(ns);
         // As of a number of threads by chance, all of which come and go together.
-        time.variance_ms2 = time.variance_ms2.saturating_add((waited / 1_000_000).saturating_pow(2));
+        self.count(place, FileTime { ns, variance_ms2: (ns / 1_000_000).saturating_pow(2) });
+    }
+
+    fn count(&mut self, place: Place, more: FileTime) {
+        let has_room = self.rows.len() < MOST_ROWS || self.rows.contains_key(&place);
+        let time = self.rows.entry(if has_room { place } else { place.of_others() }).or_default();
+        time.ns = time.ns.saturating_add(more.ns);
+        time.variance_ms2 = time.variance_ms2.saturating_add(more.variance_ms2);
     }
 }
 
@@ -123,15 +122,15 @@ impl FileSampler {
     pub fn add(&mut self, look: &Look, in_files: &[InFile], times: &Mutex<FileTimes>) {
         let now = look.time_ns;
         let ns = now.saturating_sub(self.last_ns.replace(now).unwrap_or(now)).min(LONGEST_NS);
-        let mut seen: HashMap<SeenFile, u64> = HashMap::default();
+        let mut seen: HashMap<Place, u64> = HashMap::default();
         for at in in_files {
             let operation = look.threads.get(at.thread).and_then(waits_to);
-            let file = |operation| SeenFile { operation, name: at.name.clone(), folder: at.folder.clone() };
-            operation.map(file).into_iter().for_each(|file| *seen.entry(file).or_default() += 1);
+            let place = operation.map(|operation| Place::new(operation, &at.name, &at.folder));
+            place.into_iter().for_each(|place| *seen.entry(place).or_default() += 1);
         }
         let mut times = times.lock();
         times.is_sampled = true;
-        seen.into_iter().filter(|_| ns > 0).for_each(|(file, threads)| times.add(file, threads, ns));
+        seen.into_iter().filter(|_| ns > 0).for_each(|(place, threads)| times.add(place, threads, ns));
     }
 }
 
@@ -194,7 +193,7 @@ mod tests {
         sampler.add(&look(11_000_000, threads.clone()), &all, &times);
         sampler.add(&look(60_000_000_000, threads), &all[..1], &times);
         let rows = times.lock().take().rows;
-        let orders = SeenFile { operation: FileOperation::Sync, name: "orders.ibd".into(), folder: "shop".into() };
+        let orders = Place::new(FileOperation::Sync, "orders.ibd", "shop");
         let expected = FileTime { ns: 20_000_000 + LONGEST_NS, variance_ms2: 20 * 20 + 1000 * 1000 };
         assert_eq!(rows.into_iter().collect::<Vec<_>>(), [(orders, expected)]);
         assert!(times.lock().rows.is_empty());
@@ -209,10 +208,15 @@ mod tests {
     fn rows_are_bounded_and_no_time_is_lost() {
         let mut times = FileTimes::default();
         for n in 0..2 * MOST_ROWS {
-            let name = format!("t{n}.ibd");
-            times.add(SeenFile { operation: FileOperation::Read, name, folder: "shop".to_owned() }, 1, 5);
+            times.add(Place::new(FileOperation::Read, &format!("t{n}.ibd"), "shop"), 1, 5);
         }
-        assert_eq!(times.rows.len(), MOST_ROWS + 1);
-        assert_eq!(times.rows.values().map(|time| time.ns).sum::<u64>(), 10 * MOST_ROWS as u64);
+        let log = Place::new(FileOperation::Sync, "ib_logfile0", "data");
+        times.add(log.clone(), 1, 5);
+        let mut all = FileTimes::default();
+        all.merge(times);
+        let times = all;
+        assert_eq!(times.rows[&log.of_others()].ns, 5, "of the kind that it is");
+        assert!(times.rows.len() <= MOST_ROWS + 2, "{}", times.rows.len());
+        assert_eq!(times.rows.values().map(|time| time.ns).sum::<u64>(), 10 * MOST_ROWS as u64 + 5);
     }
 }

@@ -44,7 +44,7 @@ pub use figures::{
     StatementWaits,
 };
 pub use files::FileOperation;
-pub(super) use files::{FileTime, SeenFile};
+pub(super) use files::{FileTime, FileTimes};
 pub use holders::HolderState;
 pub use keys::MapKey;
 pub(super) use looks::{attach as attach_to_threads, InTurn};

@@ -56,6 +56,8 @@ pub struct Tables {
     pub call_stacks: PathBuf,
     /// What the holders of each latch did in each second.
     pub holders: PathBuf,
+    /// For which files threads waited in each second.
+    pub file_waits: PathBuf,
     /// The seconds, with what does not depend on a latch.
     pub seconds: PathBuf,
 }
@@ -72,9 +74,9 @@ impl Tables {
         let host = format!("host={}", as_name(&recording.start.host.name));
         let name = format!("{}-{}.parquet", as_name(stem), began.strftime("%H%M%S"));
         let path = |table: &str| folder.join(table).join(&day).join(&host).join(&name);
-        let [waits, statements, cpu_statements, call_stacks, holders, seconds] =
-            ["waits", "statements", "cpu_statements", "call_stacks", "holders", "seconds"].map(path);
-        let tables = Tables { waits, statements, cpu_statements, call_stacks, holders, seconds };
+        let [waits, statements, cpu_statements, call_stacks, holders, file_waits, seconds] =
+            ["waits", "statements", "cpu_statements", "call_stacks", "holders", "file_waits", "seconds"].map(path);
+        let tables = Tables { waits, statements, cpu_statements, call_stacks, holders, file_waits, seconds };
         let exists = |path: &&PathBuf| !force && path.exists();
         if let Some(path) = tables.paths().into_iter().find(exists) {
             return Err(ExportError::Exists(path.clone()));
@@ -84,13 +86,15 @@ impl Tables {
         write(&tables.cpu_statements, &super::cpu_statements(recording)[..])?;
         write(&tables.call_stacks, &super::call_stacks(recording)[..])?;
         write(&tables.holders, &super::holders(recording)[..])?;
+        write(&tables.file_waits, &super::file_waits(recording)[..])?;
         write(&tables.seconds, &super::each_second(recording)[..])?;
         Ok(tables)
     }
 
     /// Returns the paths of all tables.
-    pub fn paths(&self) -> [&PathBuf; 6] {
-        [&self.waits, &self.statements, &self.cpu_statements, &self.call_stacks, &self.holders, &self.seconds]
+    pub fn paths(&self) -> [&PathBuf; 7] {
+        let Tables { waits, statements, cpu_statements, call_stacks, holders, file_waits, seconds } = self;
+        [waits, statements, cpu_statements, call_stacks, holders, file_waits, seconds]
     }
 }
 

@@ -16,6 +16,7 @@ pub use self::trace::trace;
 use super::rows::DeltaOf;
 use super::{Delta, Recorded, Recording, Start};
 use crate::measure::cpu::StatementCpu;
+use crate::measure::files::FileWaits;
 use crate::measure::holder::BlockedBy;
 use crate::measure::latch::{LatchWaits, StackWaits, StatementWaits};
 use crate::metrics::seconds;
@@ -111,6 +112,21 @@ pub struct HolderRow {
     pub site: Option<String>,
     /// The event name of the latch for which the holder waited itself.
     pub waits_for: Option<String>,
+    /// Seconds waited, from samples.
+    pub wait_seconds: f64,
+}
+
+/// For how long threads waited for files in one second.
+#[derive(Clone, Debug, PartialEq, Serialize, ParquetRecordWriter)]
+pub struct FileRow {
+    /// The end of the second, in milliseconds since 1970, UTC.
+    pub time_ms: i64,
+    /// The kind of file: performance_schema's event name, or `unknown`.
+    pub event: String,
+    /// What threads did, as in the label `operation`.
+    pub operation: String,
+    /// The file, with the folder that contains it; `None` if the kind says enough.
+    pub file: Option<String>,
     /// Seconds waited, from samples.
     pub wait_seconds: f64,
 }
@@ -229,6 +245,21 @@ pub fn holders(recording: &Recording) -> Vec<HolderRow> {
             state: key.state.clone(),
             site: key.site.clone(),
             waits_for: key.waits_for.clone(),
+            wait_seconds: in_seconds(delta.counts[0]),
+        }
+    })
+}
+
+/// Returns a row for each kind of file, operation, file and second in which threads waited.
+pub fn file_waits(recording: &Recording) -> Vec<FileRow> {
+    let keys = FileWaits::keys(&recording.rows);
+    each_delta::<FileWaits, _>(recording, |at_ns, delta| {
+        let key = &keys[delta.row];
+        FileRow {
+            time_ms: time_ms(&recording.start, at_ns),
+            event: key.event.clone(),
+            operation: key.operation.clone(),
+            file: some(&key.file),
             wait_seconds: in_seconds(delta.counts[0]),
         }
     })

@@ -6,7 +6,7 @@ use crate::advice::{Entry, Facts, Figure, Quoted};
 use crate::measure::checksum::Checksum;
 use crate::measure::cpu::CpuTime;
 use crate::measure::files::{FileOperation, FileWaits};
-use crate::measure::latch::{CallsiteWaits, Handoffs, LatchWaits, Locality, PageWaits, NORMAL_95};
+use crate::measure::latch::{CallsiteWaits, Handoffs, LatchWaits, Locality, PageWaits};
 use crate::measure::spin::SpinSettings;
 use crate::measure::Snapshot;
 use crate::model::{CpuClass, Kind, Mode};
@@ -193,10 +193,11 @@ impl Known {
     /// name; `None` if that is not measured, or if its error is larger.
     fn for_files(&self, operations: &[FileOperation], kind: &str, what: &str) -> Option<Quoted> {
         let is_it = |row: &&FileWaits| operations.contains(&row.operation) && row.event.ends_with(kind);
-        let sum = |of: fn(&FileWaits) -> u64| self.files.iter().filter(is_it).map(|row| of(row) as f64).sum::<f64>();
-        let (ns, error) = (sum(|row| row.wait_ns), NORMAL_95 * sum(|row| row.variance_ms2).sqrt() * 1e6);
+        let rows = || self.files.iter().filter(is_it);
+        let ns: f64 = rows().map(|row| row.wait_ns as f64).sum();
         let value = self.threads(ns);
-        (ns > error).then(|| Quoted { value, words: format!("~{value:.2} threads waiting {what}") })
+        (ns > FileWaits::error_ns(rows()))
+            .then(|| Quoted { value, words: format!("~{value:.2} threads waiting {what}") })
     }
 }
 

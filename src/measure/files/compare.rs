@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use super::figures::short_name;
+use super::record::FileKey;
 use super::FileOperation;
 use crate::present::format;
 use crate::recording::compare::{Figure, Pair, Part, Per, Section, Side};
@@ -42,18 +43,13 @@ impl Part for FilesComparison {
     type Side = Waits;
 
     fn side(recording: &Recording) -> Waits {
-        let keys = &recording.rows.file_waits;
-        let mut waits = Waits::new();
-        let kind = |row: usize| {
-            let key = keys.get(row)?;
-            Some((key.event.clone(), FileOperation::from_name(&key.operation)?))
-        };
-        for kind in (0..keys.len()).filter_map(kind) {
-            waits.insert(kind, vec![0.0; recording.seconds.len()]);
-        }
+        let kind = |key: &FileKey| Some((key.event.clone(), FileOperation::from_name(&key.operation)?));
+        let kinds: Vec<_> = recording.rows.file_waits.iter().map(kind).collect();
+        let row = |kind: &(String, FileOperation)| (kind.clone(), vec![0.0; recording.seconds.len()]);
+        let mut waits: Waits = kinds.iter().flatten().map(row).collect();
         for (i, second) in recording.seconds.iter().enumerate() {
             for delta in &second.file_waits {
-                let row = kind(delta.row).and_then(|kind| waits.get_mut(&kind));
+                let row = kinds[delta.row].as_ref().and_then(|kind| waits.get_mut(kind));
                 row.into_iter().for_each(|row| row[i] += delta.counts[0] as f64 / 1e9);
             }
         }

@@ -1,6 +1,7 @@
 //! The figures of waits for files.
 
 use super::{FileOperation, FileTime, Place};
+use crate::measure::latch::NORMAL_95;
 use crate::model::cumulative;
 
 /// The figures of waits for files.
@@ -34,6 +35,12 @@ impl FileWaits {
     pub(super) fn new(place: &Place, time: FileTime) -> FileWaits {
         let Place { event, operation, file } = place.clone();
         FileWaits { event: event.to_owned(), operation, file, wait_ns: time.ns, variance_ms2: time.variance_ms2 }
+    }
+
+    /// Returns half the width of the 95 % interval of the time of these rows together, in nanoseconds.
+    pub fn error_ns<'a>(rows: impl IntoIterator<Item = &'a FileWaits>) -> f64 {
+        let variance_ms2: f64 = rows.into_iter().map(|row| row.variance_ms2 as f64).sum();
+        NORMAL_95 * variance_ms2.sqrt() * 1e6
     }
 
     /// Returns what distinguishes the row from others.

@@ -1,6 +1,6 @@
 //! For which files threads wait: to read, to write, and until what was written is on the disk.
 //!
-//! Looks at the threads show it (`measure/latch/files`); no probe is needed. Here files get names.
+//! Looks at the threads show it (`measure/latch/files`); no probe is needed.
 
 mod compare;
 mod figures;
@@ -52,9 +52,6 @@ impl Measurement for Files {
     }
 
     fn collect(&self, _costs: Option<&Costs>, snapshot: &mut Snapshot) -> Result<()> {
-        if !stacks_are_shown() {
-            return Ok(());
-        }
         let mut times = self.times.lock();
         times.merge(self.looks.take_files());
         snapshot.files.waits = rows(&times);

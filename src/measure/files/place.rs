@@ -42,9 +42,9 @@ fn lasting(name: &str) -> String {
     if !is_temporary {
         return name.to_owned();
     }
-    let is_random = ["MY", "ML", "ib"].iter().any(|begin| name.starts_with(begin)) && !name.contains('.');
-    if is_random {
-        return format!("{}#", &name[..2]);
+    let is_random = |rest: &str| rest.len() == 6 && rest.bytes().all(|byte| byte.is_ascii_alphanumeric());
+    if let Some(begin) = ["MY", "ML"].into_iter().find(|begin| name.strip_prefix(begin).is_some_and(is_random)) {
+        return format!("{begin}#");
     }
     let digits = |c: char| c.is_ascii_digit();
     let mut text = String::new();
@@ -83,6 +83,7 @@ mod tests {
             ("MLx9Yz2a", "ML#"),
             ("t2024.ibd", "t2024.ibd"),
             ("slow.log", "slow.log"),
+            ("ib_buffer_pool", "ib_buffer_pool"),
             ("a1b", "a#b"),
         ];
         for (name, expected) in names {

@@ -8,7 +8,6 @@ use serde::Serialize;
 use super::figures::{short_name, FileWaits};
 use super::FileOperation;
 use crate::html::{more, table};
-use crate::measure::latch::NORMAL_95;
 use crate::present::format::{self, NOTHING};
 use crate::recording::report::{seconds, Part, Report, Section};
 use crate::recording::Recording;
@@ -74,8 +73,8 @@ fn by_kind(rows: &[FileWaits]) -> Vec<FileReport> {
 
 impl FileReport {
     fn new(event: &str, operation: FileOperation, rows: &[&FileWaits]) -> FileReport {
-        let sum = |of: fn(&FileWaits) -> u64| rows.iter().map(|row| of(row)).fold(0, u64::saturating_add);
-        let (all, variance_ms2) = (sum(|row| row.wait_ns), sum(|row| row.variance_ms2));
+        let all = rows.iter().map(|row| row.wait_ns).fold(0, u64::saturating_add);
+        let error_ns = FileWaits::error_ns(rows.iter().copied());
         let with_name = rows.iter().filter(|row| !row.file.is_empty() && row.wait_ns > 0);
         let files = with_name.map(|row| FileTimeReport {
             file: row.file.clone(),
@@ -86,7 +85,7 @@ impl FileReport {
             event: event.to_owned(),
             operation,
             wait: seconds(all),
-            error: (variance_ms2 > 0).then(|| NORMAL_95 * (variance_ms2 as f64).sqrt() / 1e3),
+            error: (error_ns > 0.0).then_some(error_ns / 1e9),
             files: files.collect(),
         }
     }

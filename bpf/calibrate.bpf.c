@@ -21,6 +21,13 @@ int empty_tracepoint(void *ctx)
 	return 0;
 }
 
+SEC("raw_tp")
+int empty_raw_tracepoint(void *ctx)
+{
+	calls += 1;
+	return 0;
+}
+
 SEC("perf_event")
 int empty_sample(void *ctx)
 {

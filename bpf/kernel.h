@@ -39,6 +39,7 @@ enum {
 };
 
 enum map_flag {
+	BPF_F_NO_PREALLOC = 1 << 0,
 	BPF_F_MMAPABLE = 1 << 10,
 };
 
@@ -53,6 +54,7 @@ enum futex_op {
 
 enum errno {
 	EAGAIN = 11,
+	EEXIST = 17,
 };
 
 /* Kernels before 5.15 have no attach cookies; the flavor lets the program check. */
@@ -86,6 +88,7 @@ struct pid {
 /* A file that a process has opened: its name, which ends with 0, that of the folder which contains
  * it, and its kind. */
 struct qstr {
+	unsigned int len;
 	const unsigned char *name;
 } __attribute__((preserve_access_index));
 

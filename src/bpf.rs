@@ -20,6 +20,7 @@ plain_types! {
     sample: executed, hits, latch_key, sample_key, sampled_statement;
     checksum: checksum_calls;
     event: event_key, hits;
+    fsync: fsync_file, fsyncs;
     lock: lock_key, lock_wait, lock_waits;
 }
 

@@ -3,7 +3,7 @@
 use armtrace::measure::checksum::Implementation;
 use armtrace::measure::files::FileOperation;
 use armtrace::measure::holder::HolderState;
-use armtrace::measure::{cpu, files, latch, locks};
+use armtrace::measure::{cpu, files, fsync, latch, locks};
 use armtrace::measure::{Replayed, Snapshot};
 use armtrace::model::{Kind, Mode, ProbeState};
 use armtrace::ui::table::LatchTable;
@@ -157,6 +157,13 @@ fn files_have_a_line_while_threads_wait_for_them() {
     };
     let line = "\nfiles: innodb_log_file sync ~300ms/s · innodb_data_file read ~200ms/s, 75% shop/orders.ibd\n";
     let table = rendered(&with(60), Some(&with(58)), 120, 24).join("\n");
+    assert!(table.contains(line), "{table}");
+    let timed = |ticks| {
+        let calls = vec![flushes("innodb/innodb_log_file", 400 * ticks, 1_000_000)];
+        Snapshot { fsync: fsync::Figures { calls, rests: false }, ..with(ticks) }
+    };
+    let line = "\nfiles: innodb_log_file sync 400ms/s in 400 calls/s, p99 995µs · innodb_data_file read ~200ms/s";
+    let table = rendered(&timed(60), Some(&timed(58)), 120, 24).join("\n");
     assert!(table.contains(line), "{table}");
     let few = rendered(&busy(60), Some(&busy(58)), 120, 24).join("\n");
     assert!(!few.contains("files:"), "next to nothing is not told: {few}");

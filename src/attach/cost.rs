@@ -89,6 +89,8 @@ pub enum ProbeClass {
     Return,
     /// The beginning or the end of a futex wait.
     Futex,
+    /// One of the kernel's tracepoints, at which a program runs without further ado.
+    Tracepoint,
     /// An interrupt of the clock that samples a CPU.
     Clock,
 }
@@ -101,6 +103,7 @@ impl ProbeClass {
             ProbeClass::Stepped => "uprobe on a single-stepped instruction",
             ProbeClass::Return => "uretprobe, with its entry",
             ProbeClass::Futex => "futex wait, entry or exit",
+            ProbeClass::Tracepoint => "raw tracepoint",
             ProbeClass::Clock => "clock interrupt that takes a sample",
         }
     }
@@ -122,6 +125,8 @@ pub struct Costs {
     pub uretprobe: Option<f64>,
     /// The cost of [`ProbeClass::Futex`].
     pub futex: Option<f64>,
+    /// The cost of [`ProbeClass::Tracepoint`].
+    pub tracepoint: Option<f64>,
     /// The cost of [`ProbeClass::Clock`].
     pub clock: Option<f64>,
 }
@@ -146,6 +151,7 @@ impl Costs {
             ProbeClass::Stepped => self.stepped,
             ProbeClass::Return => self.uretprobe,
             ProbeClass::Futex => self.futex,
+            ProbeClass::Tracepoint => self.tracepoint,
             ProbeClass::Clock => self.clock,
         }
     }
@@ -229,6 +235,7 @@ pub fn calibrate() -> Result<Costs> {
             function: traceable.then_some([&progs.empty_wait_enter, &progs.empty_wait_exit]),
             system_call: [&progs.empty_tracepoint, &progs.empty_tracepoint],
         }),
+        tracepoint: tracepoint_cost(&progs.empty_raw_tracepoint),
         clock: clock_cost(&progs.empty_sample),
     })
 }
@@ -340,6 +347,17 @@ fn futex_cost(programs: &FutexPrograms<'_, '_>) -> Option<f64> {
         let bare = nanoseconds_of_cold_call(wait);
         let [Ok(_enter), Ok(_exit)] = attach_futex(programs).links else { return None };
         Some((nanoseconds_of_cold_call(wait) - bare) / 2.0)
+    })
+}
+
+/// Measures the event that a thread gets a name, in which this thread keeps its own.
+fn tracepoint_cost(program: &ProgramMut<'_>) -> Option<f64> {
+    let name = rustix::thread::name().ok()?;
+    let rename = || _ = rustix::thread::set_name(&name);
+    price(|| {
+        let bare = nanoseconds_of_cold_call(rename);
+        let _link = program.attach_raw_tracepoint("task_rename").ok()?;
+        Some(nanoseconds_of_cold_call(rename) - bare)
     })
 }
 

@@ -59,6 +59,12 @@ const TRIALS: &[Trial] = &[
         without: "sleeps are measured with tracepoints, which slow every system call on the host by about 10 ns",
     },
     Trial {
+        name: "programs on the kernel's fsync, or kprobes",
+        required: false,
+        works: || super::futex::futex_wait_can_be_traced() || Machine::this().has("sys/bus/event_source/devices/kprobe/type"),
+        without: "flushes of files are timed on ext4 only",
+    },
+    Trial {
         name: "futex tracepoints",
         required: false,
         works: has_futex_tracepoints,

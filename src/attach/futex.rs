@@ -71,8 +71,7 @@ pub fn futex_wake_is_traceable() -> bool {
 }
 
 fn try_futex_wait() -> bool {
-    let known = Btf::from_vmlinux().is_ok_and(|btf| arguments(&btf, "futex_wait") == Some(FUTEX_WAIT_ARGUMENTS));
-    known && stacks_are_shown() && ProgramType::Tracing.is_supported().unwrap_or(false)
+    stacks_are_shown() && function_is_traceable("futex_wait", FUTEX_WAIT_ARGUMENTS)
 }
 
 /// Returns whether programs on the kernel's futex wait function can be both loaded and attached.
@@ -82,6 +81,13 @@ pub fn futex_wait_can_be_traced() -> bool {
     }
     let Ok(skel) = calibration_programs() else { return false };
     skel.progs.empty_wait_enter.attach_trace().is_ok() && skel.progs.empty_wait_exit.attach_trace().is_ok()
+}
+
+/// Returns whether programs on the beginning and the end of a kernel function can be loaded, which has this number of
+/// arguments. Some architectures still refuse to attach them (arm64 before Linux 6.4).
+pub fn function_is_traceable(function: &str, number: usize) -> bool {
+    let is_known = || Btf::from_vmlinux().is_ok_and(|btf| arguments(&btf, function) == Some(number));
+    ProgramType::Tracing.is_supported().unwrap_or(false) && is_known()
 }
 
 /// Returns the number of arguments of a kernel function, if it exists.

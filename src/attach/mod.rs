@@ -19,7 +19,10 @@ pub use confine::{confine, Writes};
 pub use cost::{calibrate, thread_time_ns, uprobe_multi_works, Costs, ProbeClass};
 pub use counter::{Countable, Counter, Reading, Whose};
 pub use features::{attach_cookies, capabilities, features, Feature};
-pub use futex::{attach_futex, futex_wait_is_traceable, futex_wake_is_traceable, stacks_are_shown, FutexPrograms};
+pub use futex::{
+    attach_futex, function_is_traceable, futex_wait_is_traceable, futex_wake_is_traceable, stacks_are_shown,
+    FutexPrograms,
+};
 pub use governor::{Budget, Governor, Limit, Turn, Usage, PERIOD};
 pub use leftovers::{breakpoints, take_out_leftovers};
 pub(crate) use perf::{control, event, open_event, Control, Event, Scope};

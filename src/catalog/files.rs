@@ -28,11 +28,12 @@ pub enum Named {
 
 const DATA: &str = "wait/io/file/innodb/innodb_data_file";
 const TEMPORARY: &str = "wait/io/file/innodb/innodb_temp_file";
-const LOG: &str = "wait/io/file/innodb/innodb_log_file";
+/// The event name of InnoDB's redo log.
+pub const REDO_LOG: &str = "wait/io/file/innodb/innodb_log_file";
 const DOUBLEWRITE: &str = "wait/io/file/innodb/innodb_dblwr_file";
 
 /// InnoDB's files whose waits every server can have: those of tables, and its log.
-pub const INNODB_FILES: [&str; 2] = [DATA, LOG];
+pub const INNODB_FILES: [&str; 2] = [DATA, REDO_LOG];
 
 /// The kinds of files of all families; the first whose name fits is the right one. Not among them are logs of queries,
 /// whose names users choose, and temporary files of the SQL layer. Users choose those of binary and relay logs too,
@@ -46,9 +47,9 @@ pub const FILE_KINDS: &[FileKind] = &[
     shared(Named::Numbered("undo", ""), DATA),
     shared(Named::Ending(".ibt"), TEMPORARY),
     shared(Named::Random("ib", 6), TEMPORARY),
-    shared(Named::Numbered("ib_logfile", ""), LOG),
-    shared(Named::Numbered("#ib_redo", ""), LOG),
-    shared(Named::Numbered("#ib_redo", "_tmp"), LOG),
+    shared(Named::Numbered("ib_logfile", ""), REDO_LOG),
+    shared(Named::Numbered("#ib_redo", ""), REDO_LOG),
+    shared(Named::Numbered("#ib_redo", "_tmp"), REDO_LOG),
     shared(Named::Ending(".dblwr"), DOUBLEWRITE),
     shared(Named::Ending(".bdblwr"), DOUBLEWRITE),
     table(Named::Ending(".MYD"), "wait/io/file/myisam/dfile"),
@@ -113,9 +114,9 @@ mod tests {
             ("temp_10.ibt", Some(TEMPORARY)),
             ("ibXy12Zz", Some(TEMPORARY)),
             ("ib_buffer_pool", None),
-            ("#ib_redo17", Some(LOG)),
-            ("#ib_redo25_tmp", Some(LOG)),
-            ("ib_logfile0", Some(LOG)),
+            ("#ib_redo17", Some(REDO_LOG)),
+            ("#ib_redo25_tmp", Some(REDO_LOG)),
+            ("ib_logfile0", Some(REDO_LOG)),
             ("#ib_16384_0.dblwr", Some(DOUBLEWRITE)),
             ("aria_log.00000001", Some("wait/io/file/aria/translog")),
             ("binlog.000123", Some("wait/io/file/sql/binlog")),

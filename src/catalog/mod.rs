@@ -28,7 +28,7 @@ pub(crate) use mariadb::NAMES as MARIADB_NAMES;
 
 pub use cpu::{class_of_function, is_futex_function, ChosenChecksum, PointerAt, CHECKSUMS, MEMORY_FUNCTIONS};
 pub use events::{EVENTS, EVENT_MUTEX_AT, MARIADB_EXPORT};
-pub use files::{file_kind, FileKind, INNODB_FILES};
+pub use files::{file_kind, FileKind, INNODB_FILES, REDO_LOG};
 pub use hardware::{
     cpu as hardware_cpu, where_counters_are, Access, Cpu, EventCode, HardwareEvent, Instruction, Proof, RelativeNode,
     Uncore,

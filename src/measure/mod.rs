@@ -10,6 +10,7 @@ pub mod barriers;
 pub mod checksum;
 pub mod cpu;
 pub mod files;
+pub mod fsync;
 pub mod hardware;
 pub mod holder;
 mod known;
@@ -17,6 +18,7 @@ pub mod latch;
 pub mod locks;
 mod maps;
 mod replayed;
+mod rest;
 mod room;
 pub mod spin;
 pub mod statements;
@@ -55,6 +57,7 @@ macro_rules! measurements {
             ],
             holder: Holders [holders: BlockedBy],
             files: Files [file_waits: FileWaits],
+            fsync: FsyncTimer [fsyncs: Fsyncs],
         }
     };
 }

@@ -4,6 +4,7 @@ use strum::IntoEnumIterator;
 
 use crate::measure::cpu::CpuTime;
 use crate::measure::files::{FileOperation, FileWaits};
+use crate::measure::fsync::Fsyncs;
 use crate::measure::latch::{CallsiteWaits, Handoffs, LatchWaits, Locality, PageWaits, Reacquires};
 use crate::measure::locks::{shares, LockBlocker, LockWaits, LockedObject};
 use crate::measure::Snapshot;
@@ -98,10 +99,21 @@ pub struct TopFiles {
     pub event: String,
     /// What threads did.
     pub operation: FileOperation,
-    /// Nanoseconds waited per second of the interval.
+    /// Nanoseconds waited per second of the interval. From samples, unless `flushes` are known.
     pub wait_ns_per_second: f64,
     /// The file for which threads waited longest, with its share, 0 to 1; `None` if the kind says enough.
     pub mostly: Option<(String, f64)>,
+    /// What is known of each flush; `None` for other operations, and if flushes are not timed.
+    pub flushes: Option<Flushes>,
+}
+
+/// Flushes of files of a kind in an interval.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Flushes {
+    /// Their number per second.
+    pub per_second: f64,
+    /// The time that 99 in 100 took at most, in nanoseconds.
+    pub p99_ns: f64,
 }
 
 /// The mean cost of a client's statement in an interval.
@@ -289,11 +301,27 @@ impl<'a> Interval<'a> {
             let longest =
                 rows.into_iter().filter(|row| !row.file.is_empty() && row.file != OTHER).max_by_key(|row| row.wait_ns);
             let mostly = longest.map(|row| (row.file, row.wait_ns as f64 / all));
-            TopFiles { event, operation, wait_ns_per_second: all / self.seconds(), mostly }
+            TopFiles { event, operation, wait_ns_per_second: all / self.seconds(), mostly, flushes: None }
         };
         let mut rows: Vec<TopFiles> = kinds.into_iter().map(top).collect();
+        self.counted(|s| &s.fsync.calls, |row| &row.event).iter().for_each(|timed| self.put_flushes(timed, &mut rows));
         rows.sort_by(|a, b| b.wait_ns_per_second.total_cmp(&a.wait_ns_per_second));
         rows
+    }
+
+    /// Puts the flushes of a kind of files, each of which was timed, in place of what samples showed of them.
+    fn put_flushes(&self, timed: &Fsyncs, rows: &mut Vec<TopFiles>) {
+        let Some(p99_ns) = timed.calls.quantile_ns(0.99) else { return };
+        let flushes = Flushes { per_second: timed.calls.count as f64 / self.seconds(), p99_ns };
+        let is_it = |row: &TopFiles| row.event == timed.event && row.operation == FileOperation::Sync;
+        let at = rows.iter().position(is_it).map(|index| rows.swap_remove(index));
+        rows.push(TopFiles {
+            event: timed.event.clone(),
+            operation: FileOperation::Sync,
+            wait_ns_per_second: timed.calls.sum_ns as f64 / self.seconds(),
+            mostly: at.and_then(|row| row.mostly),
+            flushes: Some(flushes),
+        });
     }
 
     /// Returns the shares of the server's CPU time in the interval by class, 0 to 1, the largest first. There are none

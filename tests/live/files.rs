@@ -109,6 +109,56 @@ fn agree(theirs: &Times, ours: &Times, variance: &Times) -> Result<usize> {
     Ok(compared)
 }
 
+/// Flushes by event name: how many, and how many seconds they took.
+type Flushes = BTreeMap<String, (f64, f64)>;
+
+fn timed_flushes(agent: &Agent) -> Result<Flushes> {
+    let mut all = Flushes::new();
+    for sample in agent.scrape()? {
+        let (calls, seconds) = match sample.name.as_str() {
+            "armtrace_fsync_seconds_count" => (sample.value, 0.0),
+            "armtrace_fsync_seconds_sum" => (0.0, sample.value),
+            _ => continue,
+        };
+        let sum = all.entry(sample.labels["file"].clone()).or_default();
+        *sum = (sum.0 + calls, sum.1 + seconds);
+    }
+    Ok(all)
+}
+
+/// Returns what performance_schema counts that neither reads nor writes. While no files are opened, it is flushes.
+fn true_flushes(server: &Server) -> Result<Flushes> {
+    let rows = server.query(
+        "SELECT EVENT_NAME, COUNT_MISC, SUM_TIMER_MISC / 1e12
+         FROM performance_schema.file_summary_by_event_name WHERE COUNT_MISC > 0",
+    )?;
+    rows.iter().map(|row| Ok((row[0].clone(), (row[1].parse()?, row[2].parse()?)))).collect()
+}
+
+/// The fewest flushes and seconds that can be compared.
+const ENOUGH_FLUSHES: (f64, f64) = (1000.0, 0.2);
+
+/// Each flush is counted and timed. Returns the number of kinds that were compared.
+fn flushes_agree(before: &[Flushes; 2], after: &[Flushes; 2]) -> Result<usize> {
+    let since = |i: usize, event: &str| {
+        let [earlier, later] = [before, after].map(|at| at[i].get(event).copied().unwrap_or_default());
+        (later.0 - earlier.0, later.1 - earlier.1)
+    };
+    let mut compared = 0;
+    for event in after[1].keys().filter(|event| event.ends_with("/innodb_log_file") || event.ends_with("/binlog")) {
+        let (ours, theirs) = (since(0, event), since(1, event));
+        println!("{event}: {ours:.2?} calls and seconds, performance_schema {theirs:.2?}");
+        if theirs.0 < ENOUGH_FLUSHES.0 || theirs.1 < ENOUGH_FLUSHES.1 {
+            continue;
+        }
+        for (ours, theirs) in [(ours.0, theirs.0), (ours.1, theirs.1)] {
+            ensure!((0.95..1.05).contains(&(ours / theirs)), "{event}: {ours}, performance_schema {theirs}");
+        }
+        compared += 1;
+    }
+    Ok(compared)
+}
+
 /// With the default budget, on a server with its own settings.
 fn waits_for_files_agree(release: Release) -> Result<()> {
     let server = Server::start(release, &Options { perf_schema: true, defaults: true, ..Options::default() })?;
@@ -117,7 +167,9 @@ fn waits_for_files_agree(release: Release) -> Result<()> {
     let agent = Agent::attach(&server)?;
     sleep(Duration::from_secs(3));
     let before = (truth(&server)?, measured(&agent, WAIT)?, measured(&agent, VARIANCE)?);
+    let flushes_before = [timed_flushes(&agent)?, true_flushes(&server)?];
     sleep(WINDOW);
+    let flushes = [timed_flushes(&agent)?, true_flushes(&server)?];
     let theirs = since(truth(&server)?, &before.0);
     let ours = since(measured(&agent, WAIT)?, &before.1);
     let variance = since(measured(&agent, VARIANCE)?, &before.2);
@@ -125,6 +177,7 @@ fn waits_for_files_agree(release: Release) -> Result<()> {
     let compared = agree(&theirs, &ours, &variance)?;
     let longest = theirs.values().copied().fold(0.0, f64::max);
     ensure!(compared > 0 || longest < 2.0 * ENOUGH, "nothing is certain enough: {theirs:?}");
+    ensure!(flushes_agree(&flushes_before, &flushes)? > 0 || longest < ENOUGH, "no flushes: {theirs:?}");
     // MariaDB's performance_schema does not time the log of newer versions.
     let of_log = ours.iter().filter(|(key, _)| key.0.ends_with("/innodb_log_file"));
     let log: f64 = of_log.map(|(_, seconds)| seconds).sum();

@@ -8,7 +8,9 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{ensure, Context, Result};
+use armtrace::catalog::REDO_LOG;
 use armtrace::measure::files::FileWaits;
+use armtrace::measure::fsync::Fsyncs;
 use armtrace::model::Kind;
 use armtrace::recording::{self, Recording};
 use tempfile::TempDir;
@@ -137,6 +139,10 @@ fn recordings_are_compared(guest: &Guest, server: Server, load: Load) -> Result<
     println!("files that the guest's threads wait for: {files:?}");
     let is_of_innodb = |row: &FileWaits| row.event.starts_with("wait/io/file/innodb/") && row.wait_ns > 0;
     ensure!(files.iter().any(is_of_innodb), "no wait for a file of InnoDB: {files:?}");
+    let flushes = b.fsyncs();
+    println!("flushes in the guest: {flushes:?}");
+    let is_of_log = |row: &Fsyncs| row.event == REDO_LOG && row.calls.count > 10 && row.calls.max_ns > 0;
+    ensure!(flushes.iter().any(is_of_log), "the log was not flushed: {flushes:?}");
 
     let on_guest = fs::read_to_string(guest.share.path().join("arm.txt"))?;
     let [x86, arm] = [x86, arm].map(|file| file.display().to_string());

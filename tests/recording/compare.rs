@@ -1,7 +1,7 @@
 //! Comparisons, checked against cases computed by hand.
 
 use armtrace::measure::locks::ROW_LOCK;
-use armtrace::measure::{checksum, cpu, files, latch, locks};
+use armtrace::measure::{checksum, cpu, files, fsync, latch, locks};
 use std::time::Duration;
 
 use armtrace::measure::checksum::{ChecksumCalls, Implementation};
@@ -15,7 +15,9 @@ use armtrace::recording::compare::{Claim, Comparison, Dump, Html, Options, Per, 
 use armtrace::recording::{Ending, Start};
 
 use crate::{file, read, sampled_recording, start};
-use lab::snapshots::{self, checksum, cpu, empty, file_waits, handoffs, latch, reacquires, COND_MUTEX, INDEX, TRX};
+use lab::snapshots::{
+    self, checksum, cpu, empty, file_waits, flushes, handoffs, latch, reacquires, COND_MUTEX, INDEX, TRX,
+};
 
 const SECONDS: u64 = 60;
 
@@ -149,6 +151,29 @@ fn waits_for_locks_are_compared_if_both_have_measured_them() {
         let comparison = Comparison::new(&a, &other, Options::default());
         assert!(comparison.parts.locks.lock_waits.is_empty(), "{:?}", comparison.parts.locks);
     }
+}
+
+#[test]
+fn flushes_are_compared_by_what_one_takes() {
+    let flushing = |event, per_second: u64, ns| {
+        let second = |second: u64| {
+            let calls = vec![flushes(event, per_second * second, ns)];
+            let fsync = fsync::Figures { calls, rests: false };
+            (Snapshot { elapsed: Duration::from_secs(second), fsync, ..empty() }, None)
+        };
+        let seconds: Vec<_> = (1..=30).map(second).collect();
+        Side::of_recording("x", &read(&file(&start(1), &seconds, Some(Ending::Complete))), None)
+    };
+    let of = |a: &Side, b: &Side| Comparison::new(a, b, Options::default());
+    let log = "innodb/innodb_log_file";
+    let (a, b) = (flushing(log, 100, 1_000_000), flushing(log, 300, 4_000_000));
+    let rows = of(&a, &b).parts.fsync.fsyncs;
+    let [row] = &rows[..] else { panic!("{rows:?}") };
+    assert!(near(row.mean.a, 0.001) && near(row.mean.b, 0.004) && near(row.mean.ratio.unwrap().value, 4.0), "{row:?}");
+    let text = Text(&of(&a, &b)).to_string();
+    assert!(text.contains("flush of innodb_log_file, mean"), "{text}");
+    assert!(of(&a, &flushing("sql/binlog", 100, 1_000_000)).parts.fsync.fsyncs.is_empty(), "of other files");
+    assert!(of(&a, &flushing(log, 0, 1_000_000)).parts.fsync.fsyncs.is_empty(), "no flush");
 }
 
 #[test]

@@ -124,6 +124,9 @@ fn parquet_files_have_all_that_was_sampled() {
         *expected.entry(row.operation.as_str().to_owned()).or_default() += row.wait_ns / 100_000;
     }
     assert!(expected.len() == 3 && ms == expected, "{ms:?}, not {expected:?}");
+    let calls = sums_of(&tables.fsyncs, "event", "calls", |row, at| row.get_long(at).unwrap());
+    let expected = recording.fsyncs().into_iter().map(|row| (row.event, row.calls.count as i64)).collect();
+    assert!(calls.len() == 1 && calls == expected, "{calls:?}, not {expected:?}");
 }
 
 #[test]

@@ -186,6 +186,7 @@ fn files_of_version_1_with_reacquires_are_still_read() {
         snapshot.latch.call_stacks.clear();
         snapshot.holder.blocked.clear();
         snapshot.files.waits.clear();
+        snapshot.fsync.calls.clear();
         snapshot.cpu.statements.clear();
     }
     let mut now = read(&file(&start(64), &seconds, Some(Ending::Complete))).seconds;

@@ -52,7 +52,7 @@ pub(super) use meter::SHADOW;
 pub use metrics::LatchMetrics;
 #[cfg(any(test, fuzzing))]
 pub(crate) use plan::examine as examine_kept_plan;
-pub(super) use plan::{ip_offset, location, register_offset};
+pub(super) use plan::{descriptor_register, ip_offset, location, register_offset};
 pub use plan::{kept_plan, plan, Allowed, Gap, Plan, PlannedFunction, PlannedProbe, PlannedSite, EVERY_ROUND};
 pub use pthread::{rows_of as pthread_rows, thread_id_offset};
 pub(super) use stacks::unwind::ADDRESS_BITS;

@@ -713,7 +713,7 @@ pub(super) fn futex_call(arch: Arch) -> FutexCall {
 }
 
 /// Returns the byte offset of a system call's first argument, which stays there after the call too.
-pub(super) fn descriptor_register(arch: Arch) -> u32 {
+pub(in crate::measure) fn descriptor_register(arch: Arch) -> u32 {
     match arch {
         Arch::X86_64 => register_offset(arch, 7).into(),
         // `orig_x0`: the register itself gets the result.

@@ -1,6 +1,7 @@
 //! The figures of waits for locks of the database.
 
 use crate::measure::latch::StatementWaits;
+use crate::measure::rest::Timed;
 use crate::model::{cumulative, Histogram};
 
 /// The name of row locks. Metadata locks have the names that the server shows: `table metadata lock`.
@@ -38,6 +39,16 @@ pub struct LockWaits {
     pub lock: String,
     /// How long they were.
     pub waits: Histogram,
+}
+
+impl Timed for LockWaits {
+    fn name(&self) -> &String {
+        &self.lock
+    }
+
+    fn histogram(&mut self) -> &mut Histogram {
+        &mut self.waits
+    }
 }
 
 /// How often threads were seen to wait for a lock of an object.

@@ -9,8 +9,6 @@ mod plan;
 mod probes;
 pub mod record;
 pub mod report;
-mod rest;
-mod shown;
 mod stages;
 
 pub use figures::{shares, Figures, LockBlocker, LockWaits, LockedObject, Rested, Sampled, WaitingNow, ROW_LOCK};
@@ -19,7 +17,6 @@ pub use plan::{lock_plan, LockPlan, PlannedLockSite, PlannedLockWait};
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use parking_lot::Mutex;
@@ -28,16 +25,15 @@ use self::compare::LocksComparison;
 use self::objects::{ObjectSampler, Seen};
 use self::probes::{Counted, LockProbes};
 use self::report::LocksReport;
-use self::rest::{Phase, Rest, Used, INTERVAL, REST};
-use self::shown::Shown;
 use self::stages::{expected, Stages};
 use super::latch::{Gap, StatementDetail};
+use super::rest::{Governed, Probes, Shown, INTERVAL};
 use super::{cost_ns, Attaching, Measurement, Room, Snapshot};
 use crate::attach::{attach_cookies, uretprobes_are_safe, Costs};
 use crate::bpf::lock::types;
 use crate::host::clock::now_ns;
-use crate::model::{Histogram, ProbeState, ProbeStatus};
-use crate::server::{cpu_time_ns, has_shadow_stack, Target};
+use crate::model::Histogram;
+use crate::server::{has_shadow_stack, Target};
 use crate::symbols::PerImage;
 use crate::worker::{Stop, Worker};
 
@@ -46,34 +42,10 @@ pub struct Locks {
     plan: Arc<LockPlan>,
     stages: Arc<Mutex<Stages>>,
     seen: Arc<Seen>,
-    shown: Mutex<Shown>,
-    governed: Arc<Governed>,
+    shown: Mutex<Shown<LockWaits>>,
+    governed: Arc<Governed<LockProbes>>,
     /// The thread that checks what the probes cost, and looks at what waits are for.
     worker: Mutex<Option<Worker>>,
-}
-
-/// The probes, and whether they rest.
-struct Governed {
-    target: Arc<Target>,
-    probes: LockProbes,
-    state: Mutex<State>,
-}
-
-struct State {
-    rest: Rest,
-    /// What hits cost; `None` until that is measured.
-    costs: Option<Costs>,
-    is_paused: bool,
-    /// Whether they are detached for good.
-    is_over: bool,
-    /// How often they have rested.
-    rests: u64,
-    /// For how long nothing was measured therefore.
-    rested: Duration,
-    /// When they were last looked at.
-    looked: Instant,
-    /// Whether they have rested, and not only by a price that was assumed. It was said then.
-    have_rested: bool,
 }
 
 impl Locks {
@@ -129,136 +101,6 @@ impl Locks {
         }
         rows.into_iter().map(|(lock, (threads, longest_ns))| WaitingNow { lock, threads, longest_ns }).collect()
     }
-}
-
-impl Governed {
-    fn new(target: Arc<Target>, probes: LockProbes, max_overhead: f64) -> Result<Governed> {
-        let rest = Rest::new(max_overhead, used(&target, &probes, None)?);
-        let state = State {
-            rest,
-            costs: None,
-            is_paused: false,
-            is_over: false,
-            rests: 0,
-            rested: Duration::ZERO,
-            looked: Instant::now(),
-            have_rested: false,
-        };
-        Ok(Governed { target, probes, state: Mutex::new(state) })
-    }
-
-    /// Lets the probes rest if they cost too much, or attaches them again.
-    ///
-    /// # Errors
-    /// Fails when the hits cannot be read.
-    fn check(&self) -> Result<()> {
-        let mut state = self.state.lock();
-        if state.is_paused || self.target.ended() {
-            return Ok(());
-        }
-        let before = state.rest.phase();
-        let now = used(&self.target, &self.probes, state.costs.as_ref())?;
-        state.note_time(before, now.at);
-        match (before, state.rest.look(now)) {
-            (Phase::Measures | Phase::Tries(_), Phase::Rests(_)) => {
-                self.probes.detach();
-                state.note_rest();
-            }
-            (Phase::Rests(_), Phase::Tries(_)) => self.attach(&state),
-            _ => {}
-        }
-        Ok(())
-    }
-
-    /// Goes by these costs from now on.
-    fn limit(&self, costs: &Costs) {
-        let mut state = self.state.lock();
-        let Ok(now) = used(&self.target, &self.probes, Some(costs)) else { return };
-        let phase = state.rest.phase();
-        state.note_time(phase, now.at);
-        match state.costs.replace(*costs) {
-            None => state.rest.begin_anew(now),
-            Some(_) => state.rest.go_on(now),
-        }
-        self.attach(&state);
-    }
-
-    /// Attaches the probes, unless they are to be detached.
-    fn attach(&self, state: &State) {
-        let may_be_on = !state.is_paused && !state.is_over && !matches!(state.rest.phase(), Phase::Rests(_));
-        if may_be_on && !self.target.ended() {
-            self.probes.attach_again();
-        }
-    }
-
-    /// Detaches the probes for a while.
-    fn pause(&self) {
-        self.state.lock().is_paused = true;
-        self.probes.detach();
-    }
-
-    /// Attaches the probes again, unless they rest.
-    fn resume(&self) {
-        let mut state = self.state.lock();
-        state.is_paused = false;
-        state.looked = Instant::now();
-        if let Ok(now) = used(&self.target, &self.probes, state.costs.as_ref()) {
-            state.rest.go_on(now);
-        }
-        self.attach(&state);
-    }
-
-    /// Detaches the probes for good.
-    fn end(&self) {
-        self.state.lock().is_over = true;
-        self.probes.detach();
-    }
-
-    /// Returns how often the probes have rested, unless what they count is to be hidden at the moment, because rests
-    /// cut it into pieces; and for how long nothing was measured so far.
-    fn rests(&self) -> (Option<u64>, Duration) {
-        let state = self.state.lock();
-        ((state.rest.phase() == Phase::Measures).then_some(state.rests), state.rested)
-    }
-
-    /// Returns the probes with their hits.
-    fn status(&self, costs: Option<&Costs>) -> Result<Vec<ProbeStatus>> {
-        let have_rested = self.state.lock().have_rested;
-        let state = match self.probes.are_attached() {
-            true if have_rested => ProbeState::DutyCycle,
-            true => ProbeState::Attached,
-            false => ProbeState::Detached,
-        };
-        self.probes.status(state, costs)
-    }
-}
-
-impl State {
-    /// Adds the time since they were last looked at to that in which nothing is measured, if that was so.
-    fn note_time(&mut self, phase: Phase, now: Instant) {
-        let elapsed = now.saturating_duration_since(std::mem::replace(&mut self.looked, now));
-        if phase != Phase::Measures {
-            self.rested += elapsed;
-        }
-    }
-
-    /// Notes that the probes rest, and says it once. A rest by assumed prices ends soon, as a rule.
-    fn note_rest(&mut self) {
-        self.rests += 1;
-        if (self.costs.is_some() || self.rests > 1) && !std::mem::replace(&mut self.have_rested, true) {
-            let minutes = REST.as_secs() / 60;
-            tracing::warn!(
-                "waits for row locks and metadata locks are so frequent that their probes take more than half of the \
-                 budget: they are not measured for {minutes} minutes at a time. A higher --max-overhead measures them"
-            );
-        }
-    }
-}
-
-fn used(target: &Target, probes: &LockProbes, costs: Option<&Costs>) -> Result<Used> {
-    let server_ns = cpu_time_ns(target.pid).unwrap_or_default();
-    let charged_ns = probes.charged_ns(costs.unwrap_or(&Costs::default()))?;
-    Ok(Used { at: Instant::now(), server_ns, charged_ns })
 }
 
 /// Plans for a server what may be done to it.

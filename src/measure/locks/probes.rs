@@ -20,6 +20,7 @@ use crate::catalog::LockKind;
 use crate::host::clock::now_ns;
 use crate::measure::latch::{ip_offset, location, register_offset, SHADOW};
 use crate::measure::maps::{add_skipped, entries, hits_over_cpus, sum_over_cpus};
+use crate::measure::rest::Probes;
 use crate::measure::thread_pointers::{ServerThread, ThreadPointers};
 use crate::model::{ProbeState, ProbeStatus, BUCKET_BOUNDS_NS};
 use crate::server::Target;
@@ -109,27 +110,6 @@ impl LockProbes {
         Ok(probes)
     }
 
-    /// Attaches the programs.
-    pub fn attach_again(&self) {
-        let mut attached = self.attached.lock();
-        if attached.links.is_empty() {
-            attached.attach();
-        }
-    }
-
-    /// Returns when the programs are detached. What goes on then is forgotten.
-    pub fn detach(&self) {
-        let mut attached = self.attached.lock();
-        detach_all(std::mem::take(&mut attached.links));
-        let threads: Vec<Vec<u8>> = self.waiters.keys().collect();
-        threads.iter().for_each(|thread| _ = self.waiters.delete(thread));
-    }
-
-    /// Whether the programs are attached.
-    pub fn are_attached(&self) -> bool {
-        !self.attached.lock().links.is_empty()
-    }
-
     /// Returns what is measured while the programs are attached.
     pub fn measured(&self) -> Vec<LockKind> {
         self.attached.lock().measured.clone()
@@ -190,26 +170,6 @@ impl LockProbes {
         _ = self.waiters.delete(&thread.to_ne_bytes());
     }
 
-    /// Returns the probes, which are in this state, with their hits.
-    pub fn status(&self, state: ProbeState, costs: Option<&Costs>) -> Result<Vec<ProbeStatus>> {
-        let status = |(name, class, hits): (&str, ProbeClass, latch::types::hits)| ProbeStatus {
-            probe: name.to_owned(),
-            state,
-            hits: hits.count,
-            trap_ns: costs.and_then(|costs| costs.of(class)),
-            program_ns: hits.program_ns(),
-        };
-        Ok(self.hits()?.into_iter().map(status).collect())
-    }
-
-    /// Returns the CPU time that the probes are charged so far, in nanoseconds: too much rather than too little.
-    pub fn charged_ns(&self, costs: &Costs) -> Result<f64> {
-        let of = |(_, class, hits): (_, ProbeClass, latch::types::hits)| {
-            hits.count as f64 * costs.charge(class) + hits.program_ns() as f64
-        };
-        Ok((1.0 + SHADOW) * self.hits()?.into_iter().map(of).sum::<f64>())
-    }
-
     /// Returns the names, classes and hits of the probes that the plan has.
     fn hits(&self) -> Result<Vec<(&'static str, ProbeClass, latch::types::hits)>> {
         let probes = (0u32..).zip(PROBES).zip(self.classes);
@@ -223,6 +183,47 @@ impl LockProbes {
             lost.push((cause.to_owned(), sum_over_cpus(&self.lost, index)?));
         }
         add_skipped(lost, &self.skipped)
+    }
+}
+
+impl Probes for LockProbes {
+    const FREQUENT: &'static str = "waits for row locks and metadata locks";
+    const PART: f64 = 0.5;
+
+    fn attach_again(&self) {
+        let mut attached = self.attached.lock();
+        if attached.links.is_empty() {
+            attached.attach();
+        }
+    }
+
+    fn detach(&self) {
+        let mut attached = self.attached.lock();
+        detach_all(std::mem::take(&mut attached.links));
+        let threads: Vec<Vec<u8>> = self.waiters.keys().collect();
+        threads.iter().for_each(|thread| _ = self.waiters.delete(thread));
+    }
+
+    fn are_attached(&self) -> bool {
+        !self.attached.lock().links.is_empty()
+    }
+
+    fn status(&self, state: ProbeState, costs: Option<&Costs>) -> Result<Vec<ProbeStatus>> {
+        let status = |(name, class, hits): (&str, ProbeClass, latch::types::hits)| ProbeStatus {
+            probe: name.to_owned(),
+            state,
+            hits: hits.count,
+            trap_ns: costs.and_then(|costs| costs.of(class)),
+            program_ns: hits.program_ns(),
+        };
+        Ok(self.hits()?.into_iter().map(status).collect())
+    }
+
+    fn charged_ns(&self, costs: &Costs) -> Result<f64> {
+        let of = |(_, class, hits): (_, ProbeClass, latch::types::hits)| {
+            hits.count as f64 * costs.charge(class) + hits.program_ns() as f64
+        };
+        Ok((1.0 + SHADOW) * self.hits()?.into_iter().map(of).sum::<f64>())
     }
 }
 

@@ -310,10 +310,15 @@ impl Side {
     /// Returns each second's amount with the units to divide it by. `amounts` of `None` stands for zeros. Returns
     /// `None` if the system does not count this unit.
     pub(crate) fn samples(&self, per: Per, amounts: Option<&[f64]>) -> Option<Vec<Sample>> {
-        let units = self.units(per)?;
-        let amount = |i: usize| amounts.and_then(|amounts| amounts.get(i)).copied().unwrap_or(0.0);
+        Some(self.samples_of(amounts.unwrap_or_default(), &self.units(per)?))
+    }
+
+    /// Returns each second's amount with the units to divide it by, both given second by second. Amounts that are not
+    /// given are zeros.
+    pub(crate) fn samples_of(&self, amounts: &[f64], units: &[f64]) -> Vec<Sample> {
+        let amount = |i: usize| amounts.get(i).copied().unwrap_or(0.0);
         let host = |i: usize| self.hosts.get(i).copied().unwrap_or(0);
-        Some(units.into_iter().enumerate().map(|(i, per)| Sample { amount: amount(i), per, host: host(i) }).collect())
+        units.iter().enumerate().map(|(i, &per)| Sample { amount: amount(i), per, host: host(i) }).collect()
     }
 
     /// Returns each second's statements and length.

@@ -58,6 +58,8 @@ pub struct Tables {
     pub holders: PathBuf,
     /// For which files threads waited in each second.
     pub file_waits: PathBuf,
+    /// How many files of each kind were flushed in each second, and how long that took.
+    pub fsyncs: PathBuf,
     /// The seconds, with what does not depend on a latch.
     pub seconds: PathBuf,
 }
@@ -74,9 +76,10 @@ impl Tables {
         let host = format!("host={}", as_name(&recording.start.host.name));
         let name = format!("{}-{}.parquet", as_name(stem), began.strftime("%H%M%S"));
         let path = |table: &str| folder.join(table).join(&day).join(&host).join(&name);
-        let [waits, statements, cpu_statements, call_stacks, holders, file_waits, seconds] =
-            ["waits", "statements", "cpu_statements", "call_stacks", "holders", "file_waits", "seconds"].map(path);
-        let tables = Tables { waits, statements, cpu_statements, call_stacks, holders, file_waits, seconds };
+        let [waits, statements, cpu_statements, call_stacks, holders, file_waits, fsyncs, seconds] =
+            ["waits", "statements", "cpu_statements", "call_stacks", "holders", "file_waits", "fsyncs", "seconds"]
+                .map(path);
+        let tables = Tables { waits, statements, cpu_statements, call_stacks, holders, file_waits, fsyncs, seconds };
         let exists = |path: &&PathBuf| !force && path.exists();
         if let Some(path) = tables.paths().into_iter().find(exists) {
             return Err(ExportError::Exists(path.clone()));
@@ -87,14 +90,15 @@ impl Tables {
         write(&tables.call_stacks, &super::call_stacks(recording)[..])?;
         write(&tables.holders, &super::holders(recording)[..])?;
         write(&tables.file_waits, &super::file_waits(recording)[..])?;
+        write(&tables.fsyncs, &super::fsyncs(recording)[..])?;
         write(&tables.seconds, &super::each_second(recording)[..])?;
         Ok(tables)
     }
 
     /// Returns the paths of all tables.
-    pub fn paths(&self) -> [&PathBuf; 7] {
-        let Tables { waits, statements, cpu_statements, call_stacks, holders, file_waits, seconds } = self;
-        [waits, statements, cpu_statements, call_stacks, holders, file_waits, seconds]
+    pub fn paths(&self) -> [&PathBuf; 8] {
+        let Tables { waits, statements, cpu_statements, call_stacks, holders, file_waits, fsyncs, seconds } = self;
+        [waits, statements, cpu_statements, call_stacks, holders, file_waits, fsyncs, seconds]
     }
 }
 

@@ -17,6 +17,7 @@ use super::rows::DeltaOf;
 use super::{Delta, Recorded, Recording, Start};
 use crate::measure::cpu::StatementCpu;
 use crate::measure::files::FileWaits;
+use crate::measure::fsync::Fsyncs;
 use crate::measure::holder::BlockedBy;
 use crate::measure::latch::{LatchWaits, StackWaits, StatementWaits};
 use crate::metrics::seconds;
@@ -129,6 +130,19 @@ pub struct FileRow {
     pub file: Option<String>,
     /// Seconds waited, from samples.
     pub wait_seconds: f64,
+}
+
+/// The flushes of one kind of file in one second.
+#[derive(Clone, Debug, PartialEq, Serialize, ParquetRecordWriter)]
+pub struct FsyncRow {
+    /// The end of the second, in milliseconds since 1970, UTC.
+    pub time_ms: i64,
+    /// The kind of file: performance_schema's event name, or `unknown`.
+    pub event: String,
+    /// The number of calls that ended.
+    pub calls: i64,
+    /// What they took together, in seconds.
+    pub call_seconds: f64,
 }
 
 /// One second of a recording, with what does not depend on a latch.
@@ -262,6 +276,17 @@ pub fn file_waits(recording: &Recording) -> Vec<FileRow> {
             file: some(&key.file),
             wait_seconds: in_seconds(delta.counts[0]),
         }
+    })
+}
+
+/// Returns a row for each kind of file and second in which files were flushed.
+pub fn fsyncs(recording: &Recording) -> Vec<FsyncRow> {
+    let events = Fsyncs::keys(&recording.rows);
+    each_delta::<Fsyncs, _>(recording, |at_ns, delta| FsyncRow {
+        time_ms: time_ms(&recording.start, at_ns),
+        event: events[delta.row].clone(),
+        calls: delta.waits,
+        call_seconds: in_seconds(delta.wait_ns),
     })
 }
 

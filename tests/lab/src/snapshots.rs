@@ -4,6 +4,7 @@ use armtrace::attach::Limit;
 use armtrace::measure::checksum::*;
 use armtrace::measure::cpu::*;
 use armtrace::measure::files::{FileOperation, FileWaits};
+use armtrace::measure::fsync::Fsyncs;
 use armtrace::measure::hardware::{EventCount, EventFunction, Scope};
 use armtrace::measure::holder::{BlockedBy, Holding};
 use armtrace::measure::latch::*;
@@ -11,7 +12,7 @@ use armtrace::measure::locks::{LockBlocker, LockWaits, LockedObject, WaitingNow,
 use armtrace::measure::spin::*;
 use armtrace::measure::watchpoint::*;
 use armtrace::measure::*;
-use armtrace::measure::{checksum, cpu, files, hardware, holder, latch, locks};
+use armtrace::measure::{checksum, cpu, files, fsync, hardware, holder, latch, locks};
 use armtrace::model::*;
 use std::time::Duration;
 
@@ -174,6 +175,7 @@ pub fn busy(ticks: u64) -> Snapshot {
         cpu: busy_cpu(n),
         holder: busy_holders(n),
         files: busy_files(n),
+        fsync: fsync::Figures { calls: vec![flushes("innodb/innodb_log_file", 5 * n, 900_000)], rests: false },
         locks: locks_waited_for(4, 0),
         checksum: checksum::Figures {
             chosen: vec![checksum("hardware::crc32_using_pclmul", Implementation::Hardware)],
@@ -208,6 +210,13 @@ fn busy_holders(n: u64) -> holder::Figures {
 pub fn file_waits(event: &str, operation: FileOperation, file: &str, wait_ns: u64) -> FileWaits {
     let variance_ms2 = (wait_ns / 2_000_000).pow(2);
     FileWaits { event: format!("wait/io/file/{event}"), operation, file: file.to_string(), wait_ns, variance_ms2 }
+}
+
+/// Returns so many flushes of files of a kind, all of which took this long.
+pub fn flushes(event: &str, count: u64, ns: u64) -> Fsyncs {
+    let mut calls = Histogram { count, sum_ns: count * ns, max_ns: ns, ..Histogram::default() };
+    calls.buckets[BUCKET_BOUNDS_NS.partition_point(|bound| *bound < ns)] = count;
+    Fsyncs { event: format!("wait/io/file/{event}"), calls }
 }
 
 fn busy_files(n: u64) -> files::Figures {

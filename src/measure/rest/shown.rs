@@ -2,26 +2,38 @@
 //! figures after a rest would have the waits of all that time. While nothing is measured, what was shown last stays: a
 //! counter that goes away and comes back would seem to have counted all of it at once.
 
-use super::figures::LockWaits;
-use crate::model::{merged, since, Histogram, BUCKET_BOUNDS_NS};
+use crate::model::{merged, since, Cumulative, Histogram, BUCKET_BOUNDS_NS};
+
+/// A row with a histogram.
+pub(in crate::measure) trait Timed: Cumulative {
+    /// What distinguishes it from others.
+    fn name(&self) -> &String;
+    /// Its histogram.
+    fn histogram(&mut self) -> &mut Histogram;
+}
 
 /// What was shown last, and what stays hidden.
-#[derive(Debug, Default)]
-pub(super) struct Shown {
+pub(in crate::measure) struct Shown<R> {
     /// All that was counted when it was last shown.
-    last: Vec<LockWaits>,
+    last: Vec<R>,
     /// What was counted before each end of a trial, and after the last showing before.
-    hidden: Vec<LockWaits>,
+    hidden: Vec<R>,
     /// How often the probes had rested then.
     rests: u64,
 }
 
-impl Shown {
+impl<R> Default for Shown<R> {
+    fn default() -> Shown<R> {
+        Shown { last: Vec::new(), hidden: Vec::new(), rests: 0 }
+    }
+}
+
+impl<R: Timed> Shown<R> {
     /// Returns what is shown of all that was `counted`, after so many `rests`.
-    pub fn of(&mut self, counted: Vec<LockWaits>, rests: u64) -> Vec<LockWaits> {
+    pub fn of(&mut self, counted: Vec<R>, rests: u64) -> Vec<R> {
         if std::mem::replace(&mut self.rests, rests) != rests {
-            let more = since(&counted, &self.last, |row| &row.lock);
-            let all = self.hidden.drain(..).chain(more).map(|row| (row.lock.clone(), row));
+            let more = since(&counted, &self.last, R::name);
+            let all = self.hidden.drain(..).chain(more).map(|row| (row.name().clone(), row));
             self.hidden = merged(all).into_values().collect();
         }
         self.last = counted;
@@ -29,9 +41,9 @@ impl Shown {
     }
 
     /// Returns what was shown last.
-    pub fn last(&self) -> Vec<LockWaits> {
-        let mut rows = since(&self.last, &self.hidden, |row| &row.lock);
-        rows.iter_mut().for_each(|row| row.waits.max_ns = longest(&row.waits));
+    pub fn last(&self) -> Vec<R> {
+        let mut rows = since(&self.last, &self.hidden, R::name);
+        rows.iter_mut().map(R::histogram).for_each(|waits| waits.max_ns = longest(waits));
         rows
     }
 }
@@ -45,8 +57,8 @@ fn longest(waits: &Histogram) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::figures::ROW_LOCK;
     use super::*;
+    use crate::measure::locks::{LockWaits, ROW_LOCK};
 
     fn row(lock: &str, count: u64) -> LockWaits {
         LockWaits { lock: lock.to_owned(), waits: Histogram { count, sum_ns: 10 * count, ..Histogram::default() } }

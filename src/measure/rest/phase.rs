@@ -1,13 +1,9 @@
-//! Keeps the probes within their part of the budget. They take no turns: a wait that begins or ends while they are off
-//! would be missing. Where they cost too much, they rest for some minutes, and nothing is shown meanwhile.
+//! Decides when probes rest.
 
 use std::time::{Duration, Instant};
 
-/// The part of the budget that these probes may take.
-const PART: f64 = 0.5;
-
 /// The interval at which the cost is checked.
-pub(super) const INTERVAL: Duration = Duration::from_millis(500);
+pub(in crate::measure) const INTERVAL: Duration = Duration::from_millis(500);
 
 /// Hits come in bursts: what was not used in this time may be used at once.
 const BURST: Duration = Duration::from_secs(10);
@@ -54,9 +50,8 @@ pub(super) struct Rest {
 }
 
 impl Rest {
-    /// Begins with probes that are attached, within a budget of `max_overhead`, 0 to 1.
-    pub fn new(max_overhead: f64, now: Used) -> Rest {
-        let share = PART * max_overhead;
+    /// Begins with probes that are attached, and that may take this share of the server's CPU time, 0 to 1.
+    pub fn new(share: f64, now: Used) -> Rest {
         Rest { share, left_ns: at_first(share), last: now, phase: Phase::Measures }
     }
 
@@ -120,9 +115,9 @@ mod tests {
     }
 
     impl Load {
-        fn new(max_overhead: f64) -> Load {
+        fn new(share: f64) -> Load {
             let now = Used { at: Instant::now(), server_ns: 0, charged_ns: 0.0 };
-            Load { now, rest: Rest::new(max_overhead, now) }
+            Load { now, rest: Rest::new(share, now) }
         }
 
         /// Returns what the probes do after a time in which they took this share of the server's CPU time.
@@ -144,13 +139,13 @@ mod tests {
 
     #[test]
     fn probes_that_keep_to_their_part_measure_on() {
-        assert_eq!(Load::new(0.01).after(HOUR, 0.0049), Phase::Measures);
-        assert_eq!(Load::new(1.0).after(HOUR, 0.06), Phase::Measures, "no budget");
+        assert_eq!(Load::new(0.005).after(HOUR, 0.0049), Phase::Measures);
+        assert_eq!(Load::new(0.5).after(HOUR, 0.06), Phase::Measures, "no budget");
     }
 
     #[test]
     fn a_burst_is_no_reason_to_rest() {
-        let mut load = Load::new(0.01);
+        let mut load = Load::new(0.005);
         for _ in 0..10 {
             assert_eq!(load.after(Duration::from_secs(19), 0.0), Phase::Measures);
             assert_eq!(load.after(Duration::from_secs(1), 0.05), Phase::Measures);
@@ -160,7 +155,7 @@ mod tests {
     /// Storms that last cost less than the budget, and are not shown in pieces.
     #[test]
     fn probes_that_cost_too_much_rest() {
-        let mut load = Load::new(0.01);
+        let mut load = Load::new(0.005);
         assert!(matches!(load.after(Duration::from_secs(2), 0.056), Phase::Rests(_)));
         let before = load.now;
         let mut phases = Vec::new();
@@ -175,7 +170,7 @@ mod tests {
 
     #[test]
     fn after_a_storm_all_is_shown_again() {
-        let mut load = Load::new(0.01);
+        let mut load = Load::new(0.005);
         load.after(Duration::from_secs(2), 0.056);
         assert!(matches!(load.after(REST, 0.001), Phase::Tries(_)));
         assert_eq!(load.after(TRIAL, 0.001), Phase::Measures);
@@ -183,7 +178,7 @@ mod tests {
 
     #[test]
     fn a_known_price_ends_a_rest_and_another_price_does_not() {
-        let mut load = Load::new(0.01);
+        let mut load = Load::new(0.005);
         load.after(Duration::from_secs(2), 0.056);
         load.rest.go_on(load.now);
         assert!(matches!(load.rest.phase(), Phase::Rests(_)));
@@ -194,7 +189,7 @@ mod tests {
     /// What probes do while they are off is no trial.
     #[test]
     fn a_trial_begins_again_after_a_pause() {
-        let mut load = Load::new(0.01);
+        let mut load = Load::new(0.005);
         load.after(Duration::from_secs(2), 0.056);
         load.after(REST, 0.0);
         load.now.at += 2 * TRIAL;

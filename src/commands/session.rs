@@ -270,8 +270,8 @@ impl Signals {
     }
 }
 
-/// What signals ask for: SIGINT, SIGTERM or SIGHUP for the end, SIGUSR1 and SIGUSR2 for a pause and its end, SIGQUIT for
-/// a dump.
+/// What signals ask for: SIGINT, SIGTERM or SIGHUP for the end, SIGUSR1 and SIGUSR2 for a pause and its end, SIGQUIT
+/// for a dump.
 pub(super) struct Requests {
     signals: Signals,
     pause: Signal,

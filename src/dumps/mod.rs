@@ -299,10 +299,13 @@ mod tests {
         }
     }
 
-    /// A writer, its folder, and its servers with their names; `false` if one is no longer measured.
+    /// A server with its name, and whether it is measured still.
+    type Known = (Option<String>, Arc<Measured>, bool);
+
+    /// A writer, its folder, and its servers.
     struct Case {
         folder: TempDir,
-        servers: Arc<Mutex<Vec<(Option<String>, Arc<Measured>, bool)>>>,
+        servers: Arc<Mutex<Vec<Known>>>,
         writer: Writer,
         now: Instant,
     }
@@ -314,7 +317,7 @@ mod tests {
             let servers: Arc<Mutex<Vec<_>>> = Arc::new(Mutex::new(servers));
             let limits = Limits { waiting: Some(20.0), statement: Some(Duration::from_secs(60)) };
             let seen = Arc::clone(&servers);
-            let past = |(name, server, is_measured): &(Option<String>, Arc<Measured>, bool)| {
+            let past = |(name, server, is_measured): &Known| {
                 let source = is_measured.then(|| Arc::clone(server) as Arc<dyn SnapshotSource>);
                 Past { name: name.clone(), recent: Arc::clone(&server.recent), source }
             };

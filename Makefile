@@ -126,7 +126,8 @@ SLOW := scenario::every_load_runs_on_every_server truth::mysql_8_0_33_waits_agre
 	cost::tracing_mariadb_costs_little cpu::mariadb_cpu_classes_agree_with_perf \
 	cpu::sampled_time_is_the_cpu_time_of_mariadb handoffs::mariadb_handoffs_are_where_threads_run \
 	export::statements_are_counted_whenever_the_server_answers \
-	hindsight::mariadb_has_a_past hindsight::the_past_costs_little cpu::checksum_calls_roughly_agree_with_bpftrace \
+	hindsight::mariadb_has_a_past hindsight::the_past_costs_little \
+	hindsight::a_long_statement_of_mariadb_leaves_a_dump cpu::checksum_calls_roughly_agree_with_bpftrace \
 	advice::a_small_table_cache_is_told_and_a_larger_one_helps \
 	advice::a_small_buffer_pool_is_told_and_a_larger_one_helps \
 	advice::flushes_at_every_commit_are_told_and_fewer_help \

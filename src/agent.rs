@@ -13,6 +13,7 @@ use crate::host::clock::now_ns;
 use crate::host::{Domains, Machine};
 use crate::kept::Cache;
 use crate::measure::latch::{self, Allowed, LatchCollector, Latches, NoProbe, Plan, StatementOptions};
+use crate::measure::statements::StatementCounter;
 use crate::measure::watchpoint::WatchpointAccount;
 use crate::measure::{Attached, Attaching, Later, Measurement, More, Snapshot};
 use crate::memory;
@@ -130,6 +131,8 @@ pub struct Source {
     not_measured: Vec<String>,
     /// What was measured lately, if that is kept.
     recent: Option<Arc<Recent>>,
+    /// What asks the server, if anything does.
+    statements: Option<Arc<StatementCounter>>,
     prices: Mutex<Prices>,
     /// What is known of the server and its host, and when that was read.
     info: Mutex<Option<(Instant, TargetInfo)>>,
@@ -176,6 +179,7 @@ impl Agent {
             max_overhead: options.max_overhead,
             not_measured,
             recent,
+            statements: options.more.and_then(|more| more.statements),
             prices: Mutex::default(),
             info: Mutex::default(),
             paused: AtomicBool::new(false),
@@ -302,6 +306,10 @@ impl SnapshotSource for Source {
 
     fn recent(&self) -> Option<Arc<Recent>> {
         self.recent.clone()
+    }
+
+    fn longest_statement(&self) -> Option<Duration> {
+        self.statements.as_ref()?.longest()
     }
 }
 

@@ -9,6 +9,7 @@ mod bpf;
 pub mod catalog;
 pub mod commands;
 pub mod discovery;
+mod dumps;
 pub mod export;
 pub mod fleet;
 mod follow;

@@ -88,6 +88,15 @@ fn bad_usage_has_a_status_of_its_own() {
     );
     assert_eq!(status(&["compare", "--prometheus", "http://127.0.0.1:1"], "the labels of B's servers"), 2);
     assert_eq!(status(&["top", "--pid", "1"], "needs a terminal"), 2);
+    for (args, words) in [
+        (&["--dump-when-waiting", "20"][..], "--dump-when-waiting needs --dump-to FOLDER"),
+        (&["--dump-to", "/", "--dump-when-statement", "1m"], "--dump-when-statement needs --mysql or --defaults-file"),
+        (&["--dump-to", "/", "--keep", "0"], "--keep 0 keeps nothing"),
+    ] {
+        assert_eq!(status(&[&NO_PROCESS[..], args].concat(), words), 2);
+    }
+    let all = ["--discover", "--dump-to", "/", "--dump-when-statement", "1m"];
+    assert_eq!(status(&all, "--dump-when-statement needs --defaults-file"), 2);
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::task::spawn_blocking;
 use tokio::time::interval;
 
-use super::hindsight;
+use super::hindsight::{self, HindsightArgs};
 use super::log;
 use super::notify::{Notifier, Supervised};
 use super::reload::Reload;
@@ -16,6 +16,7 @@ use super::session::{self, AttachArgs, Requests, Told};
 use super::Failure;
 use crate::agent::Options;
 use crate::attach::{self, Writes};
+use crate::dumps::{Dumps, Folder};
 use crate::export::{Listener, Policy, Server, Servers, State};
 use crate::follow::Following;
 use crate::local::Socket;
@@ -27,40 +28,51 @@ use crate::ui::servers::{Figures, ServerRow};
 use crate::ui::LiveView;
 
 pub(super) fn discover(args: &RunArgs) -> Result<(), Failure> {
+    args.hindsight.check(("--defaults-file", args.attach.defaults_file.is_some()))?;
     session::confine(Writes::Nothing);
     attach::require_privilege()?;
     // The file is read with the privileges that armtrace keeps, because it may change later.
     let policy = args.port.policy()?;
     args.attach.defaults_file.as_deref().map(Accounts::read).transpose().map_err(ClientError::from)?;
     let listener = args.port.listen.bind()?;
+    let folder = args.hindsight.folder()?;
     let socket = args.hindsight.socket();
     let runtime = session::runtime()?;
-    let ended = runtime.block_on(follow(args, listener, policy, socket));
+    let ended = runtime.block_on(follow(args, listener, policy, socket, folder));
     // A thread may still be blocked writing to a terminal that does not read. Do not wait for it.
     runtime.shutdown_background();
     ended
 }
 
 /// Measures, serves and shows all servers until a signal ends it, then detaches from them.
-async fn follow(args: &RunArgs, listener: Listener, policy: Policy, socket: Option<Socket>) -> Result<(), Failure> {
+async fn follow(
+    args: &RunArgs,
+    listener: Listener,
+    policy: Policy,
+    socket: Option<Socket>,
+    folder: Option<Folder>,
+) -> Result<(), Failure> {
     let mut requests = Requests::new().map_err(Failure::Start)?;
     requests.reload_on_hangup();
     let following = Arc::new(Following::default());
     let shown = Shown::many(Arc::clone(&following) as Arc<dyn Servers>, listener, policy)?;
-    let answer = |socket| hindsight::answer(socket, hindsight::of_all(Arc::clone(&following) as Arc<dyn Servers>));
-    let _answering = socket.map(answer);
-    let log = if io::stdout().is_terminal() { log_quietly } else { log_aloud };
+    let sources = hindsight::of_all(Arc::clone(&following) as Arc<dyn Servers>);
+    let _answering = socket.map(|socket| hindsight::answer(socket, Arc::clone(&sources)));
+    let log: fn(&str) = if io::stdout().is_terminal() { log_quietly } else { log_aloud };
     let reload = Arc::new(Reload::new(args));
     let wanted = Arc::clone(&reload);
-    let keep = args.hindsight.keep;
-    let options = Box::new(move |pid| options(pid, &wanted.attach_args(), keep));
+    let kept = args.hindsight.clone();
+    let options = Box::new(move |pid| options(pid, &wanted.attach_args(), &kept));
     let finder = following.start(options, Settings::from_env(None), log);
     let finder = finder.map_err(Failure::Start)?;
+    let dumps = folder.map(|folder| args.hindsight.start_dumps(folder, sources, log)).transpose()?;
+    dumps.as_ref().map_or(Ok(()), |_| requests.dump_on_quit()).map_err(Failure::Start)?;
     let notifier = Notifier::ready(Arc::clone(&following) as Arc<dyn Supervised>);
-    until_told(requests, &following, &reload).await;
+    until_told(requests, &following, dumps.as_ref(), &reload).await;
     notifier.stopping();
     shown.hide();
     finder.end();
+    dumps.into_iter().for_each(Dumps::finish);
     following.detach();
     shown.stop().await;
     Ok(())
@@ -105,9 +117,9 @@ fn some_of(names: &[String]) -> String {
     named.iter().cloned().chain(others).collect::<Vec<_>>().join(", ")
 }
 
-/// Detaches and reattaches all probes on SIGUSR1 and SIGUSR2, and reads the settings again on SIGHUP, until a signal
-/// ends it.
-async fn until_told(mut requests: Requests, following: &Following, reload: &Reload) {
+/// Detaches and reattaches all probes on SIGUSR1 and SIGUSR2, reads the settings again on SIGHUP, and writes dumps on
+/// SIGQUIT, until a signal ends it.
+async fn until_told(mut requests: Requests, following: &Following, dumps: Option<&Dumps>, reload: &Reload) {
     loop {
         match requests.told().await {
             Told::End(_) => return,
@@ -115,13 +127,16 @@ async fn until_told(mut requests: Requests, following: &Following, reload: &Relo
             Told::Resume => following.resume(),
             Told::Reload if reload.all() => following.renew(),
             Told::Reload => {}
+            Told::Dump => dumps.into_iter().for_each(Dumps::ask),
         }
     }
 }
 
 /// Returns what is measured on the server that is process `pid`.
-fn options(pid: i32, args: &AttachArgs, keep: Duration) -> Options {
-    let counter = args.defaults_file.clone().map(|file| StatementCounter::start_when_possible(pid, file));
+fn options(pid: i32, args: &AttachArgs, kept: &HindsightArgs) -> Options {
+    let wants_longest = kept.dump_when_statement.is_some();
+    let count = |file| StatementCounter::start_when_possible(pid, file, wants_longest);
+    let counter = args.defaults_file.clone().map(count);
     let counter = counter.transpose().unwrap_or_else(|error| {
         tracing::warn!("the statements of process {pid} are not counted: {error}");
         None
@@ -133,7 +148,7 @@ fn options(pid: i32, args: &AttachArgs, keep: Duration) -> Options {
         without_probes: args.no_probes,
         statements: args.statement_options(None),
         domains: args.handoffs,
-        keep,
+        keep: kept.keep,
         cache: args.cache(),
         more: Some(more),
     }

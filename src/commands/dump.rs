@@ -12,9 +12,10 @@ use super::new_file::{refuse_existing, write_whole};
 use super::output;
 use super::values::{pid, positive};
 use super::{Failure, UsageError};
+use crate::dumps::Spell;
 use crate::local::{self, Asked};
 use crate::present::format;
-use crate::recording::{FormatError, Recording};
+use crate::recording::Recording;
 
 #[derive(Args, Clone, Debug)]
 pub(super) struct DumpArgs {
@@ -74,35 +75,30 @@ struct Chosen {
 /// By how much less than was asked for need not be told.
 const SLACK: Duration = Duration::from_secs(2);
 
-/// The interval at which the threads that wait are asked for, and for how many of them they must be as many as wanted.
-/// As many pass before the past is written, so that it has more than the beginning.
+/// The interval at which the threads that wait are asked for.
 const SECOND: Duration = Duration::from_secs(1);
-const SECONDS: u32 = 5;
 
 /// Returns the server that is meant once so many of its threads have waited for some seconds.
 fn await_waiting(threads: f64, args: &DumpArgs) -> Result<Chosen, Failure> {
     // What is wrong from the start will not come right.
     let mut meant = chosen(local::servers(&local::folder())?, args)?;
-    let mut seconds = 0;
-    while seconds < SECONDS {
+    let (mut spell, mut is_more) = (Spell::default(), false);
+    while !spell.second(is_more) {
         sleep(SECOND);
-        let now = local::servers(&local::folder()).map_err(Failure::from).and_then(|all| chosen(all, args));
-        match now {
+        let all = local::servers(&local::folder());
+        if spell.is_certain() {
+            // Whatever becomes of the server now, its past is wanted.
+            continue;
+        }
+        is_more = match all.map_err(Failure::from).and_then(|all| chosen(all, args)) {
             Ok(now) => {
-                let server = &now.asked.server;
-                let is_more = server.waiting >= threads && !server.has_ended;
-                seconds = if is_more { seconds + 1 } else { 0 };
                 meant = now;
+                meant.asked.server.waiting >= threads && !meant.asked.server.has_ended
             }
             // The server restarts, or armtrace does.
-            Err(Failure::NotKept(_) | Failure::NothingKept | Failure::Local(_)) => seconds = 0,
+            Err(Failure::NotKept(_) | Failure::NothingKept | Failure::Local(_)) => false,
             Err(why) => return Err(why),
-        }
-    }
-    // Who goes on asking has figures of each second.
-    for _ in 0..SECONDS {
-        sleep(SECOND);
-        _ = local::servers(&local::folder());
+        };
     }
     Ok(meant)
 }
@@ -140,8 +136,5 @@ fn in_words(asked: &Asked) -> String {
 }
 
 fn recorded(asked: &Asked, last: Duration) -> Result<Recording, Failure> {
-    let files = asked.files(last)?;
-    let read = files.iter().map(|file| Recording::read_from(file.as_slice())).collect::<Result<Vec<_>, _>>();
-    let joined = read.and_then(|parts| Recording::joined(&parts, last).ok_or(FormatError::Empty));
-    joined.map_err(Failure::Kept)
+    Recording::of_files(&asked.files(last)?, last).map_err(Failure::Kept)
 }

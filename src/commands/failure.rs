@@ -81,6 +81,14 @@ pub enum Failure {
     /// The file to write exists.
     #[error("{} already exists: choose another name, or overwrite it with --force", .0.display())]
     Exists(PathBuf),
+    /// No dump can be written to the folder of `--dump-to`.
+    #[error("--dump-to {}: no file can be written there: {why}", .folder.display())]
+    Dumps {
+        /// The folder.
+        folder: PathBuf,
+        /// The kernel's error.
+        why: io::Error,
+    },
     /// The file to write cannot be written.
     #[error("cannot write {}: {why}", .path.display())]
     Write {
@@ -161,8 +169,22 @@ pub enum UsageError {
     #[error("--top shows one recording: give one, or leave out --top to serve them all")]
     SeveralOnScreen,
     /// The server is to be asked, but it is not said how.
-    #[error("--ask-statements needs --mysql or --defaults-file, to ask the server")]
-    NobodyToAsk,
+    #[error("{option} needs {access}, to ask the server")]
+    NobodyToAsk {
+        /// The option for which it is to be asked.
+        option: &'static str,
+        /// The options that say how.
+        access: &'static str,
+    },
+    /// It is said when to write dumps, but not where.
+    #[error("{0} needs --dump-to FOLDER, where the past is written")]
+    NowhereToDump(
+        /// The option that says when.
+        &'static str,
+    ),
+    /// Dumps are to be written, but nothing is kept.
+    #[error("--dump-to writes what is kept of the past, and --keep 0 keeps nothing: leave out one of them")]
+    NothingToDump,
     /// Files are to be written, but it is not said where.
     #[error("parquet needs a folder for its files: give --output FOLDER")]
     NoFolder,

@@ -142,7 +142,7 @@ mod tests {
 
     /// A terminal of usual size, and a large one.
     const USUAL: (usize, usize) = (80, 24);
-    const LARGE: (usize, usize) = (100, 40);
+    const LARGE: (usize, usize) = (100, 45);
 
     /// The commands with more options than a terminal of usual size has lines.
     const LONG: [&str; 4] = ["run", "top", "record", "compare"];

@@ -65,6 +65,9 @@ fn of_the_start(used: &RunArgs, new: &RunArgs) -> Vec<&'static str> {
     let changes = [
         ("pid or discover", (used.pid, used.discover) != (new.pid, new.discover)),
         ("keep", used.hindsight.keep != new.hindsight.keep),
+        ("dump-to", used.hindsight.dump_to != new.hindsight.dump_to),
+        ("dump-when-waiting", used.hindsight.dump_when_waiting != new.hindsight.dump_when_waiting),
+        ("dump-when-statement", used.hindsight.dump_when_statement != new.hindsight.dump_when_statement),
         ("listen", used.port.listen != new.port.listen),
         ("web.config.file", used.port.web_config_file != new.port.web_config_file),
         ("allowed-hosts", used.port.allowed_hosts != new.port.allowed_hosts),

@@ -23,6 +23,7 @@ use super::watch;
 use super::Failure;
 use crate::agent::Agent;
 use crate::attach::Writes;
+use crate::dumps::Dumps;
 use crate::export::{self, Exporter, Listener, Policy, Servers, SnapshotSource};
 use crate::follow::in_words;
 use crate::ui::LiveView;
@@ -68,17 +69,20 @@ pub(super) fn run(args: &RunArgs) -> Result<(), Failure> {
     if let Some(latch) = &args.watch {
         return watch::watch(args, pid, latch);
     }
-    let attach = &args.attach;
+    let (attach, kept) = (&args.attach, &args.hindsight);
+    kept.check(attach.ways_to_ask())?;
     let target = session::open(pid, attach, Writes::Nothing)?;
     // The file is read with the privileges that armtrace keeps, because it may change later.
     let policy = args.port.policy()?;
     let listener = args.port.listen.bind()?;
-    let Session { agent, ends, runtime } = Session::attach_with_statements(target, attach, args.hindsight.keep)?;
-    let socket = args.hindsight.socket();
-    let source: Arc<dyn SnapshotSource> = agent.source();
+    let folder = kept.folder()?;
+    let Session { agent, ends, runtime } = Session::attach_with_statements(target, attach, Some(kept))?;
+    let socket = kept.socket();
+    let sources = hindsight::of_one(agent.source());
+    let dumps = folder.map(|folder| kept.start_dumps(folder, Arc::clone(&sources), log::tell)).transpose()?;
     let ended = runtime.block_on(async {
-        let _answering = socket.map(|socket| hindsight::answer(socket, hindsight::of_one(source)));
-        serve(agent, listener, policy, ends, Reload::new(args)).await
+        let _answering = socket.map(|socket| hindsight::answer(socket, sources));
+        serve(agent, listener, policy, ends, dumps, Reload::new(args)).await
     });
     // A thread may still be blocked writing to a terminal that does not read. Do not wait for it.
     runtime.shutdown_background();
@@ -91,17 +95,21 @@ async fn serve(
     listener: Listener,
     policy: Policy,
     mut ends: Ends,
+    dumps: Option<Dumps>,
     reload: Reload,
 ) -> Result<(), Failure> {
     ends.reload_on_hangup();
+    dumps.as_ref().map_or(Ok(()), |_| ends.dump_on_quit()).map_err(Failure::Start)?;
     let shown = Shown::begin(agent.source(), listener, policy)?;
     let notifier = Notifier::ready(Arc::new(OneServer(in_words(&agent.target))));
-    if watch(&agent, &mut ends, &reload).await == EndedBy::Server {
+    if watch(&agent, &mut ends, dumps.as_ref(), &reload).await == EndedBy::Server {
         log::tell(&format!("process {} has ended", agent.target.pid));
     }
     notifier.stopping();
     shown.hide();
     agent.detach();
+    // Only now the past of a server that has ended is whole.
+    dumps.into_iter().for_each(Dumps::finish);
     shown.stop().await;
     Ok(())
 }
@@ -193,15 +201,16 @@ const FIRST: Duration = Duration::from_secs(1);
 /// The longest that drawing the last figures may take.
 const LONGEST_DRAWING: Duration = Duration::from_millis(500);
 
-/// Detaches and reattaches the probes on SIGUSR1 and SIGUSR2, reads the settings again on SIGHUP, and returns what
-/// ended the session.
-async fn watch(agent: &Agent, ends: &mut Ends, reload: &Reload) -> EndedBy {
+/// Detaches and reattaches the probes on SIGUSR1 and SIGUSR2, reads the settings again on SIGHUP, writes a dump on
+/// SIGQUIT, and returns what ended the session.
+async fn watch(agent: &Agent, ends: &mut Ends, dumps: Option<&Dumps>, reload: &Reload) -> EndedBy {
     loop {
         match ends.told().await {
             Told::End(by) => return by,
             Told::Pause => agent.pause(),
             Told::Resume => agent.resume(),
             Told::Reload => reload.all_but_attached(),
+            Told::Dump => dumps.into_iter().for_each(Dumps::ask),
         }
     }
 }

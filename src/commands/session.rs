@@ -14,6 +14,7 @@ use tokio::io::unix::AsyncFd;
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{signal, Signal, SignalKind};
 
+use super::hindsight::HindsightArgs;
 use super::values::{share, MAX_OVERHEAD};
 use super::{Failure, UsageError};
 use crate::agent::{Agent, Options};
@@ -94,6 +95,11 @@ impl AttachArgs {
         StatementOptions { detail: self.statements, client, only_asked: self.ask_statements }
     }
 
+    /// Returns the options that say how to ask the server, and whether one of them is given.
+    pub fn ways_to_ask(&self) -> (&'static str, bool) {
+        ("--mysql or --defaults-file", self.access().is_some())
+    }
+
     /// Returns how to ask the server, if it is to be asked.
     fn access(&self) -> Option<Access<'_>> {
         let file = self.defaults_file.as_deref().map(Access::OptionFile);
@@ -115,8 +121,9 @@ pub(super) struct Session {
 /// Fails if the process is not a supported server, if a privilege is missing, or if the server is to be asked and it is
 /// not said how.
 pub(super) fn open(pid: i32, args: &AttachArgs, writes: Writes) -> Result<Target, Failure> {
-    if args.ask_statements && args.access().is_none() {
-        return Err(UsageError::NobodyToAsk.into());
+    let (access, is_given) = args.ways_to_ask();
+    if args.ask_statements && !is_given {
+        return Err(UsageError::NobodyToAsk { option: "--ask-statements", access }.into());
     }
     confine(writes);
     let target = Target::open_with(pid, &Settings::from_env(args.symbols.clone()))?;
@@ -137,12 +144,19 @@ pub(super) fn connect(args: &AttachArgs) -> Result<Option<Client>, Failure> {
 }
 
 impl Session {
-    /// Attaches, and counts the server's statements too if it may be asked. So much of the past is kept.
-    pub fn attach_with_statements(target: Target, args: &AttachArgs, keep: Duration) -> Result<Session, Failure> {
+    /// Attaches, and counts the server's statements too if it may be asked. The past is kept as `hindsight` says, if at
+    /// all.
+    pub fn attach_with_statements(
+        target: Target,
+        args: &AttachArgs,
+        hindsight: Option<&HindsightArgs>,
+    ) -> Result<Session, Failure> {
+        let wants_longest = hindsight.is_some_and(|args| args.dump_when_statement.is_some());
         let client = args.access().map(Client::connect_when_possible).transpose()?;
         let asks = client.as_ref().map(Client::another);
-        let statements = client.map(|client| StatementCounter::start(target.pid, client)).transpose()?;
-        Session::attach(target, args, statements, asks, keep)
+        let count = |client| StatementCounter::start(target.pid, client, wants_longest);
+        let statements = client.map(count).transpose()?;
+        Session::attach(target, args, statements, asks, hindsight.map_or(Duration::ZERO, |args| args.keep))
     }
 
     /// Attaches, and keeps the cost within the budget. `asks` may ask the server. So much of the past is kept.
@@ -256,13 +270,16 @@ impl Signals {
     }
 }
 
-/// What signals ask for: SIGINT, SIGTERM or SIGHUP for the end, SIGUSR1 and SIGUSR2 for a pause and its end.
+/// What signals ask for: SIGINT, SIGTERM or SIGHUP for the end, SIGUSR1 and SIGUSR2 for a pause and its end, SIGQUIT
+/// for a dump.
 pub(super) struct Requests {
     signals: Signals,
     pause: Signal,
     resume: Signal,
     /// SIGHUP, where it asks for the settings to be read again.
     reload: Option<Signal>,
+    /// SIGQUIT, where it asks for a dump. Otherwise it ends the process.
+    dump: Option<Signal>,
 }
 
 impl Requests {
@@ -272,7 +289,7 @@ impl Requests {
     /// Fails if the kernel refuses to deliver them to a handler.
     pub fn new() -> io::Result<Requests> {
         let (pause, resume) = (signal(SignalKind::user_defined1())?, signal(SignalKind::user_defined2())?);
-        Ok(Requests { signals: Signals::new()?, pause, resume, reload: None })
+        Ok(Requests { signals: Signals::new()?, pause, resume, reload: None, dump: None })
     }
 
     /// Lets SIGHUP ask for the settings to be read again, as is usual for services, where no terminal can be lost.
@@ -282,6 +299,15 @@ impl Requests {
         }
     }
 
+    /// Lets SIGQUIT ask for a dump, as it asks other programs for a state of all threads. Call it within a runtime.
+    ///
+    /// # Errors
+    /// Fails if the kernel refuses to deliver it to a handler.
+    pub fn dump_on_quit(&mut self) -> io::Result<()> {
+        self.dump = Some(signal(SignalKind::quit())?);
+        Ok(())
+    }
+
     /// Waits for the next one.
     pub async fn told(&mut self) -> Told {
         tokio::select! {
@@ -289,6 +315,7 @@ impl Requests {
             _ = self.pause.recv() => Told::Pause,
             _ = self.resume.recv() => Told::Resume,
             Some(()) = async { self.reload.as_mut()?.recv().await } => Told::Reload,
+            Some(()) = async { self.dump.as_mut()?.recv().await } => Told::Dump,
         }
     }
 }
@@ -309,6 +336,8 @@ pub(super) enum Told {
     Resume,
     /// SIGHUP, after [`Requests::reload_on_hangup`].
     Reload,
+    /// SIGQUIT, after [`Requests::dump_on_quit`].
+    Dump,
     End(EndedBy),
 }
 
@@ -330,6 +359,11 @@ impl Ends {
     /// As [`Requests::reload_on_hangup`].
     pub fn reload_on_hangup(&mut self) {
         self.requests.reload_on_hangup();
+    }
+
+    /// As [`Requests::dump_on_quit`].
+    pub fn dump_on_quit(&mut self) -> io::Result<()> {
+        self.requests.dump_on_quit()
     }
 
     pub async fn told(&mut self) -> Told {

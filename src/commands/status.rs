@@ -51,6 +51,7 @@ impl Failure {
             | Failure::Symbols(_)
             | Failure::NoBuildId(_)
             | Failure::Exists(_)
+            | Failure::Dumps { .. }
             | Failure::Write { .. }
             | Failure::Roots(_)
             | Failure::Scaling(_)
@@ -280,7 +281,9 @@ mod tests {
     fn every_failure_has_the_status_of_its_cause() {
         let path = || PathBuf::from("x");
         let own = vec![
-            (Failure::Usage(UsageError::NobodyToAsk), Usage),
+            (Failure::Usage(UsageError::NobodyToAsk { option: "--x", access: "--y" }), Usage),
+            (Failure::Usage(UsageError::NowhereToDump("--x")), Usage),
+            (Failure::Usage(UsageError::NothingToDump), Usage),
             (Failure::Usage(UsageError::NoFolder), Usage),
             (Failure::Usage(UsageError::NoFolderNeeded), Usage),
             (Failure::Usage(UsageError::SeveralOnScreen), Usage),
@@ -297,6 +300,7 @@ mod tests {
             (Failure::Symbols(symbol_file()), Failed),
             (Failure::NoBuildId(path()), Failed),
             (Failure::Exists(path()), Failed),
+            (Failure::Dumps { folder: path(), why: io() }, Failed),
             (Failure::Write { path: path(), why: io() }, Failed),
             (Failure::Roots(io()), Failed),
             (Failure::Scaling(ScalingError::OneRecording), Failed),

@@ -57,7 +57,7 @@ const GLANCE: Duration = Duration::from_millis(100);
 pub(super) fn top(args: &TopArgs) -> Result<(), Failure> {
     let Some(pid) = server(args)? else { return Ok(()) };
     let target = session::open(pid, &args.attach, Writes::Nothing)?;
-    let Session { agent, mut ends, runtime } = Session::attach_with_statements(target, &args.attach, Duration::ZERO)?;
+    let Session { agent, mut ends, runtime } = Session::attach_with_statements(target, &args.attach, None)?;
     let lines = Some(Server::new(&agent, args.attach.max_overhead, args.accept_crash_risk.into()));
     let view = View { source: agent.source(), lines, delay: args.delay };
     // The end of the server does not end the session: its last figures stay on the screen until the user quits.

@@ -32,6 +32,7 @@ pub use view::View;
 pub use web::{parse_yaml, Web, WebFileError, YamlError};
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::measure::Snapshot;
 use crate::recording::Recent;
@@ -44,6 +45,12 @@ pub trait SnapshotSource: Send + Sync {
 
     /// Returns what was measured lately, if that is kept.
     fn recent(&self) -> Option<Arc<Recent>> {
+        None
+    }
+
+    /// Returns for how long the statement of a client has been running that has been for longest, some seconds ago at
+    /// most; `None` if the server is not asked, or does not answer.
+    fn longest_statement(&self) -> Option<Duration> {
         None
     }
 }

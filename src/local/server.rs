@@ -46,7 +46,9 @@ impl Past {
         Some(Past { name, recent: source.recent()?, source: Some(source) })
     }
 
+    /// Returns what is told of it. Who asks again and again gets figures of each second.
     fn kept(&self) -> Kept {
+        self.recent.watch();
         let server = &self.recent.start().server;
         Kept {
             pid: server.pid,
@@ -61,7 +63,10 @@ impl Past {
     }
 
     /// Returns the files with the last so much time.
-    fn files(&self, last: Duration) -> io::Result<Vec<Vec<u8>>> {
+    ///
+    /// # Errors
+    /// Fails if there are more figures than fit into a file.
+    pub fn files(&self, last: Duration) -> io::Result<Vec<Vec<u8>>> {
         let now = self.source.as_ref().map(|source| source.snapshot()).unwrap_or_default();
         self.recent.files(last, &now)
     }

@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 use std::time::Duration;
 
-use super::frame::{write_frame, write_mark, FrameKind};
+use super::frame::{write_frame, write_mark, FormatError, FrameKind};
 use super::reader::Recording;
 use super::schema::{AllNumbers, Code, End, Second};
 
@@ -29,6 +29,15 @@ impl Recording {
         }
         // A recording is only as long as it can be read.
         Recording::joined(parts, last.min(whole.duration()) / 2)
+    }
+
+    /// Returns the one that these files together are, as [`Recording::joined`] does.
+    ///
+    /// # Errors
+    /// Fails if one of them is no recording, or if there are none.
+    pub fn of_files(files: &[Vec<u8>], last: Duration) -> Result<Recording, FormatError> {
+        let parts = files.iter().map(|file| Recording::read_from(file.as_slice())).collect::<Result<Vec<_>, _>>()?;
+        Recording::joined(&parts, last).ok_or(FormatError::Empty)
     }
 
     /// Writes it to a file.

@@ -21,7 +21,7 @@ const PART: Duration = Duration::from_secs(60);
 /// with 16 threads takes some 3 KB.
 const MOST_BYTES_A_SECOND: usize = (4 << 20) / 900;
 
-/// For how long somebody is taken to go on who has asked how many threads wait.
+/// For how long somebody is taken to go on who has wanted each second.
 const WATCHED: Duration = Duration::from_secs(3);
 
 /// Reads the settings that a server has now; none that cannot be read.
@@ -50,9 +50,10 @@ struct Parts {
     /// How many threads waited on average when that was last noted.
     waiting: f64,
     is_paused: bool,
-    has_ended: bool,
-    /// When somebody last asked how many threads wait, and the time before.
-    asked: [Option<Instant>; 2],
+    /// Why nothing is added any more.
+    ended: Option<Ending>,
+    /// When somebody last wanted each second, and the time before.
+    watched: [Option<Instant>; 2],
 }
 
 /// A file that is not written any more.
@@ -96,14 +97,18 @@ impl Recent {
 
     /// Returns how many threads waited for latches between the last two times that something was added, on average.
     pub fn waiting(&self) -> f64 {
-        let mut parts = self.parts.lock();
-        parts.asked = [Some(Instant::now()), parts.asked[0]];
-        parts.waiting
+        self.parts.lock().waiting
     }
 
-    /// Whether somebody asks again and again how many threads wait, so that each second is wanted.
+    /// Notes that somebody looks, who wants each second if this is called again and again.
+    pub fn watch(&self) {
+        let mut parts = self.parts.lock();
+        parts.watched = [Some(Instant::now()), parts.watched[0]];
+    }
+
+    /// Whether somebody looks again and again, so that each second is wanted.
     pub fn is_watched(&self) -> bool {
-        let [last, before] = self.parts.lock().asked;
+        let [last, before] = self.parts.lock().watched;
         let of = last.zip(before).filter(|(last, before)| last.duration_since(*before) < WATCHED);
         of.is_some_and(|(last, _)| last.elapsed() < WATCHED)
     }
@@ -117,7 +122,7 @@ impl Recent {
     pub fn add(&self, now: &Snapshot) {
         let mut parts = self.parts.lock();
         // A snapshot that somebody has asked for may have overtaken this one.
-        if parts.has_ended || now.elapsed <= parts.until {
+        if parts.ended.is_some() || now.elapsed <= parts.until {
             return;
         }
         self.second(&mut parts, now);
@@ -139,13 +144,14 @@ impl Recent {
     /// Adds the last time before the server ended, or was no longer measured. After that nothing is added any more.
     pub fn end(&self, last: &Snapshot) {
         let mut parts = self.parts.lock();
-        if std::mem::replace(&mut parts.has_ended, true) {
+        if parts.ended.is_some() {
             return;
         }
+        let ending = if last.up { Ending::Interrupted } else { Ending::ServerEnded };
+        parts.ended = Some(ending);
         if last.elapsed > parts.until {
             self.second(&mut parts, last);
         }
-        let ending = if last.up { Ending::Interrupted } else { Ending::ServerEnded };
         let ended = parts.open.take().map(|(began, mut open)| (began, open.ended(ending, last)));
         let until = parts.until;
         if let Some((began, Ok(file))) = ended.filter(|(began, _)| *began < until) {
@@ -155,7 +161,12 @@ impl Recent {
 
     /// Whether the server has ended, or is no longer measured.
     pub fn has_ended(&self) -> bool {
-        self.parts.lock().has_ended
+        self.parts.lock().ended.is_some()
+    }
+
+    /// Whether the server has ended while it was measured.
+    pub fn has_server_ended(&self) -> bool {
+        self.parts.lock().ended == Some(Ending::ServerEnded)
     }
 
     /// Returns the files that have the last so much time, the oldest first: up to its end if the server has ended,
@@ -165,7 +176,7 @@ impl Recent {
     /// Fails if `now` has more figures than fit into a file.
     pub fn files(&self, last: Duration, now: &Snapshot) -> io::Result<Vec<Vec<u8>>> {
         let mut parts = self.parts.lock();
-        if !parts.has_ended && now.elapsed.saturating_sub(parts.until) >= SHORTEST {
+        if parts.ended.is_none() && now.elapsed.saturating_sub(parts.until) >= SHORTEST {
             self.second(&mut parts, now);
         }
         let oldest = parts.until.saturating_sub(last);
@@ -267,17 +278,17 @@ mod tests {
     }
 
     #[test]
-    fn who_asks_how_many_wait_is_taken_to_go_on() {
+    fn who_looks_twice_is_taken_to_go_on() {
         let recent = Recent::new(Start::default(), Duration::from_secs(60));
         assert!(!recent.is_watched());
-        recent.waiting();
+        recent.watch();
         assert!(!recent.is_watched(), "once is not again and again");
-        recent.waiting();
+        recent.watch();
         assert!(recent.is_watched());
         let earlier = |seconds| Instant::now().checked_sub(Duration::from_secs(seconds));
-        recent.parts.lock().asked = [earlier(4), earlier(5)];
+        recent.parts.lock().watched = [earlier(4), earlier(5)];
         assert!(!recent.is_watched());
-        recent.parts.lock().asked = [earlier(0), earlier(5)];
+        recent.parts.lock().watched = [earlier(0), earlier(5)];
         assert!(!recent.is_watched());
     }
 
@@ -309,12 +320,20 @@ mod tests {
     }
 
     #[test]
+    fn a_server_that_is_no_longer_measured_has_not_ended() {
+        let recent = Recent::new(Start::default(), Duration::from_secs(60));
+        recent.end(&Snapshot { up: true, ..after(1) });
+        recent.end(&after(2));
+        assert!(recent.has_ended() && !recent.has_server_ended());
+    }
+
+    #[test]
     fn a_server_that_has_ended_has_a_past_without_a_future() {
         let recent = Recent::new(Start::default(), Duration::from_secs(60));
         recent.add(&after(1));
         recent.end(&after(2));
         recent.add(&after(3));
-        assert!(recent.has_ended() && recent.reaches() == Duration::from_secs(2));
+        assert!(recent.has_ended() && recent.has_server_ended() && recent.reaches() == Duration::from_secs(2));
         let files = recent.files(Duration::from_secs(60), &after(4)).unwrap();
         let recording = Recording::read_from(files[0].as_slice()).unwrap();
         assert_eq!((files.len(), recording.duration()), (1, Duration::from_secs(2)));

@@ -1,6 +1,7 @@
 //! Asks a server which statements its threads execute, and have executed of late.
 
 use std::collections::HashSet;
+use std::time::Duration;
 
 use mysql::prelude::{FromRow, Queryable};
 use mysql::Conn;
@@ -111,11 +112,26 @@ fn plain(error: &ClientError) -> String {
 }
 
 impl Client {
-    /// Checks that process `pid` answers, and shows this user what all threads execute.
+    /// Returns where process `pid` shows this user what all threads execute.
     ///
     /// # Errors
-    /// Fails if it does not.
-    pub fn may_see_executions(&mut self, from: ExecutionsIn, pid: i32) -> Result<(), NotShown> {
+    /// Fails if it does not, or if another process answers.
+    pub fn shows_executions_in(&mut self, pid: i32) -> Result<ExecutionsIn, NotShown> {
+        let first = self.may_see_executions(ExecutionsIn::PerformanceSchema, pid);
+        let Err(why) = first else { return Ok(ExecutionsIn::PerformanceSchema) };
+        if why.may_pass() || matches!(why, NotShown::Another(_)) {
+            return Err(why);
+        }
+        match self.may_see_executions(ExecutionsIn::ProcessList, pid) {
+            Ok(()) => Ok(ExecutionsIn::ProcessList),
+            // In MySQL, the process list does not have the threads.
+            Err(second) if matches!(second, NotShown::Client(_)) && !second.may_pass() => Err(why),
+            Err(second) => Err(second),
+        }
+    }
+
+    /// Checks that process `pid` answers, and shows this user what all threads execute.
+    fn may_see_executions(&mut self, from: ExecutionsIn, pid: i32) -> Result<(), NotShown> {
         let answer = self.executions(from, &[])?;
         if !own_ids(pid).contains(&answer.thread) {
             return Err(NotShown::Another(pid));
@@ -144,6 +160,47 @@ impl Client {
             ExecutionsIn::ProcessList => Ok(of_sessions(rows(connection, &sessions_query(threads))?)),
         })?;
         answer.ok_or(NotShown::NotKept)
+    }
+
+    /// Returns for how long the statement of another client has been running that has been for longest; zero if none
+    /// is.
+    ///
+    /// # Errors
+    /// Fails if the server does not answer, does not allow it, or does not know.
+    pub fn longest_statement(&mut self, from: ExecutionsIn) -> Result<Duration, NotShown> {
+        let (query, unit) = longest_query(from);
+        let longest: Vec<(Option<f64>,)> = self.ask(|connection| rows(connection, &query))?;
+        let longest = longest.first().and_then(|(longest,)| *longest).ok_or(NotShown::NotKept)?;
+        Duration::try_from_secs_f64(longest * unit).map_err(|_| NotShown::Strange)
+    }
+}
+
+/// How a client's statement reaches the server. Other commands last as long as a session, or belong to replication.
+const STATEMENTS: &str = "'Query', 'Execute'";
+
+/// The user of the server's own threads, in the process list.
+const SYSTEM_USER: &str = "system user";
+
+/// Returns the question for how long statements of clients have been running: a number in this part of a second. The
+/// session that asks counts as 0, so that there is an answer if no other executes anything.
+fn longest_query(from: ExecutionsIn) -> (String, f64) {
+    match from {
+        // Not PROCESSLIST_TIME, which MySQL counts from what a session says is the time (SET TIMESTAMP).
+        ExecutionsIn::PerformanceSchema => {
+            let query = format!(
+                "SELECT MAX(IF(t.PROCESSLIST_ID = CONNECTION_ID(), 0, e.TIMER_WAIT)) FROM performance_schema.threads t \
+                 JOIN performance_schema.events_statements_current e USING (THREAD_ID) WHERE e.END_EVENT_ID IS NULL \
+                 AND t.PROCESSLIST_COMMAND IN ({STATEMENTS}) AND t.PROCESSLIST_USER <> '{SYSTEM_USER}'"
+            );
+            (query, 1e-12)
+        }
+        ExecutionsIn::ProcessList => {
+            let query = format!(
+                "SELECT MAX(IF(ID = CONNECTION_ID(), 0, TIME_MS)) FROM information_schema.PROCESSLIST \
+                 WHERE COMMAND IN ({STATEMENTS}) AND USER <> '{SYSTEM_USER}'"
+            );
+            (query, 1e-3)
+        }
     }
 }
 
@@ -237,7 +294,7 @@ fn of_sessions(sessions: Vec<Session>) -> Option<Executions> {
         began_ns: match (&text, user.as_deref()) {
             (Some(_), _) => asked_ns.saturating_sub(ns(ms)),
             // A thread of the server's own, which began nothing.
-            (None, Some(b"system user")) => i64::MIN,
+            (None, Some(user)) if user == SYSTEM_USER.as_bytes() => i64::MIN,
             // Its time counts from the beginning of a statement that has ended since, or its text is being changed.
             (None, _) => i64::MAX,
         },

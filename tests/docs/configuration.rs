@@ -58,9 +58,12 @@ fn the_lines_for_the_file_are_right() {
     let (example, _) = example.split_once("```").expect("its end");
     let lines = rows(&page).into_iter().map(|[setting, _, line]| (setting, line));
     for (setting, mut text) in lines.chain([("the example".to_owned(), example.to_owned())]) {
-        // It says nothing of how to ask.
-        if setting == "ask-statements" {
+        // They say nothing of how to ask, or of where to write.
+        if ["ask-statements", "dump-when-statement"].contains(&setting.as_str()) {
             text.push_str("\nmysql = \"mysql://u@h\"");
+        }
+        if setting.starts_with("dump-when-") {
+            text.push_str("\ndump-to = \"/x\"");
         }
         let said = verdict(&text);
         assert!(said.contains(NO_PROCESS), "{setting}: {text}: {said}");

@@ -1,8 +1,10 @@
-//! The past that a running agent keeps: `armtrace dump` writes it, also of a server that has been killed.
+//! The past that a running agent keeps: `armtrace dump` writes it, also of a server that has been killed, and the agent
+//! does by itself.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::thread::sleep;
@@ -11,7 +13,7 @@ use std::time::{Duration, Instant};
 use anyhow::{bail, ensure, Context, Result};
 use armtrace::recording::{self, Ending, Recording};
 
-use lab::agent::{by_latch, loaded_programs, program, without_terminal, Agent};
+use lab::agent::{by_latch, free_port, loaded_programs, program, without_terminal, Agent};
 use lab::load::Load;
 use lab::releases::Release;
 use lab::server::{wait_for, within_four_attempts, Options, Server};
@@ -204,6 +206,93 @@ fn the_past_is_written_when_threads_wait() -> Result<()> {
     load.stop()?;
     kept.agent.stop()?.0.success().then_some(()).context("the agent failed")?;
     server.shut_down()
+}
+
+/// Returns the dump for this cause that an agent has written by itself to a folder; `None` if there is none.
+fn dump_for(cause: &str, folder: &Path) -> Result<Option<Recording>> {
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        if entry.file_name().to_string_lossy().contains(&format!("-{cause}-")) {
+            let mode = entry.metadata()?.permissions().mode();
+            ensure!(mode & 0o777 == 0o600, "others may read it: {mode:o}");
+            return Ok(Some(recording::read(&entry.path())?));
+        }
+    }
+    Ok(None)
+}
+
+/// Nobody watches: a signal, threads that wait, and the server's end each leave a file.
+#[test]
+fn an_agent_writes_dumps_by_itself() -> Result<()> {
+    let server = Server::start(Release::MYSQL_8_0_31, &Options::default())?;
+    let (pid, folder) = (server.pid(), tempfile::tempdir()?);
+    let refused = Command::new(program())
+        .args(["--pid", &pid.to_string(), "--listen", &format!("127.0.0.1:{}", free_port()?)])
+        .args(["--dump-to", "/nonexistent"])
+        .stdin(Stdio::null())
+        .output()?;
+    let message = String::from_utf8_lossy(&refused.stderr);
+    ensure!(refused.status.code() == Some(1) && message.contains("no file can be written there"), "{message}");
+
+    let args = ["--dump-when-waiting", "0.5", "--dump-to"].map(OsStr::new);
+    let mut agent = Agent::attach_with(&server, &[&args[..], &[folder.path().as_os_str()]].concat())?;
+    let wait = |cause: &str| wait_for(cause, 4 * SOON, || dump_for(cause, folder.path()));
+    sleep(Duration::from_secs(1));
+    agent.signal(libc::SIGQUIT);
+    let asked = wait("signal")?;
+    ensure!(asked.start.server.pid == pid && asked.end.is_some_and(|end| end.ending == Ending::Complete));
+    ensure!(fs::read_dir(folder.path())?.count() == 1, "nobody waits, but it is written");
+
+    let load = Load::start(&server, "oltp_update_index", 32)?;
+    let waited =
+        |recording: &Recording| -> f64 { recording.latches().iter().map(|row| row.waits.sum_ns as f64 / 1e9).sum() };
+    let spike = wait("waiting")?;
+    ensure!(spike.start.server.pid == pid && waited(&spike) > 2.0, "{} s of waits", waited(&spike));
+
+    // SAFETY: a signal to a process of this test's own, which has not been waited for.
+    unsafe { libc::kill(pid, libc::SIGKILL) };
+    ensure!(agent.wait()?.0.success(), "{}", agent.errors()?);
+    let end = dump_for("ended", folder.path())?.context("its end left nothing")?;
+    ensure!(end.end.as_ref().is_some_and(|end| end.ending == Ending::ServerEnded), "{:?}", end.end);
+    ensure!(end.duration() > spike.duration() && waited(&end) > 2.0, "{:?}, {} s", end.duration(), waited(&end));
+    let said = agent.errors()?;
+    ensure!(said.matches(&format!("of process {pid} are in {}", folder.path().display())).count() == 3, "{said}");
+    ensure!(fs::read_dir(folder.path())?.count() == 3, "there are other files");
+    drop(load);
+    Ok(())
+}
+
+/// A statement that takes long leaves a file; a session that is idle for as long does not.
+fn a_long_statement_leaves_a_dump(release: Release, options: &Options) -> Result<()> {
+    let server = Server::start(release, options)?;
+    let folder = tempfile::tempdir()?;
+    let url = format!("mysql://root@localhost?socket={}", server.socket().display());
+    let mut session = server.session("SET @idle = 1")?;
+    let args = ["--mysql", &url, "--dump-when-statement", "2s", "--dump-to"].map(OsStr::new);
+    let agent = Agent::attach_with(&server, &[&args[..], &[folder.path().as_os_str()]].concat())?;
+    // The server is asked a second after attaching, and every five seconds.
+    sleep(Duration::from_millis(2500));
+    ensure!(dump_for("statement", folder.path())?.is_none(), "no statement runs, but it is written");
+    session.send("DO BENCHMARK(2000000000, MD5('long'))")?;
+    let dump = wait_for("a dump", 2 * SOON, || dump_for("statement", folder.path()));
+    session.kill()?;
+    let dump = dump.with_context(|| agent.errors().unwrap_or_default())?;
+    ensure!(dump.start.server.pid == server.pid());
+    ensure!(dump.server_cpu_ns().is_some_and(|ns| ns > 1_000_000_000), "{:?}", dump.server_cpu_ns());
+    ensure!(agent.stop()?.0.success());
+    server.stop()
+}
+
+#[test]
+fn a_long_statement_of_mysql_leaves_a_dump() -> Result<()> {
+    a_long_statement_leaves_a_dump(Release::MYSQL_8_0_31, &Options { perf_schema: true, ..Options::default() })
+}
+
+/// Its process list says it.
+#[test]
+#[ignore = "as on MySQL: make test-all"]
+fn a_long_statement_of_mariadb_leaves_a_dump() -> Result<()> {
+    a_long_statement_leaves_a_dump(Release::MARIADB_11_4, &Options::default())
 }
 
 #[test]

@@ -108,8 +108,8 @@ fn began(recording: &Recording) -> Timestamp {
     began.unwrap_or(Timestamp::UNIX_EPOCH)
 }
 
-/// Returns a text as a part of a path: a recording says itself which host it is of.
-fn as_name(text: &str) -> String {
+/// Returns a text as a part of a path: others choose what hosts and servers are called.
+pub(crate) fn as_name(text: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     let name: String = text.chars().map(|c| if is_plain(c) { c } else { '_' }).collect();
     if name.trim_matches('.').is_empty() {

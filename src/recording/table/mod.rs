@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use parquet_derive::ParquetRecordWriter;
 use serde::Serialize;
 
-pub(crate) use self::files::beside;
+pub(crate) use self::files::{as_name, beside};
 pub use self::files::{ExportError, Tables};
 pub use self::pprof::pprof;
 pub use self::trace::trace;

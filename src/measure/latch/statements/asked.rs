@@ -87,7 +87,7 @@ fn answer(
     stop: &Stop,
 ) {
     let from = loop {
-        match choose(&mut client, pid) {
+        match client.shows_executions_in(pid) {
             Ok(from) => break from,
             Err(why) if why.may_pass() => tracing::debug!("it is not known yet which statements wait: {why}"),
             Err(why) => return tracing::warn!("it is not known which statements wait: {why}"),
@@ -116,21 +116,6 @@ fn answer(
             return;
         }
         is_free.store(true, Ordering::Relaxed);
-    }
-}
-
-/// Returns where this server shows what threads execute.
-fn choose(client: &mut Client, pid: i32) -> Result<ExecutionsIn, NotShown> {
-    let first = client.may_see_executions(ExecutionsIn::PerformanceSchema, pid);
-    let Err(why) = first else { return Ok(ExecutionsIn::PerformanceSchema) };
-    if why.may_pass() || matches!(why, NotShown::Another(_)) {
-        return Err(why);
-    }
-    match client.may_see_executions(ExecutionsIn::ProcessList, pid) {
-        Ok(()) => Ok(ExecutionsIn::ProcessList),
-        // In MySQL, the process list does not have the threads.
-        Err(second) if matches!(second, NotShown::Client(_)) && !second.may_pass() => Err(why),
-        Err(second) => Err(second),
     }
 }
 

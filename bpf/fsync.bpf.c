@@ -23,10 +23,18 @@ const volatile struct fsync_vocabulary vocabulary;
 const volatile __u32 descriptor_register;
 const volatile __u32 argument_register;
 
-/* The unfinished calls, by thread id. */
+/* One in so many calls is timed, by chance, and counts as many. */
+__u32 one_in = 1;
+
+/* How often the programs were attached. Calls that an earlier attachment has seen begin do not
+ * count. */
+__u32 attachment = 1;
+
+/* The unfinished calls, by the last digits of the thread's id. The threads of a server mostly have
+ * ids in a row, so that two that flush at the same time hardly ever share a place. */
 struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, MAX_FSYNC_THREADS);
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, FSYNC_PLACES);
 	__type(key, __u32);
 	__type(value, struct fsync_call);
 } fsync_calls SEC(".maps");
@@ -72,25 +80,40 @@ static __always_inline void read_name(struct fsync_file *name, struct file *file
 		bpf_probe_read_kernel_str(name->name, FSYNC_NAME, text + length - (FSYNC_NAME - 1));
 }
 
-static __always_inline int at_begin(struct file *file)
+/* The place of this thread. */
+static __always_inline struct fsync_call *place_of(__u32 thread)
+{
+	__u32 place = thread % FSYNC_PLACES;
+
+	return bpf_map_lookup_elem(&fsync_calls, &place);
+}
+
+static __always_inline void begin_call(struct file *file, __u64 now)
 {
 	__u32 thread = bpf_get_current_pid_tgid();
-	struct fsync_call call = {};
-	struct hits *h;
-	long error;
+	struct fsync_call *call = place_of(thread);
+	__u32 weight = one_in;
 
-	h = hit(FSYNC_BEGINS);
-	call.begin_ns = bpf_ktime_get_ns();
-	if (file)
-		read_name(&call.file, file);
-	error = bpf_map_update_elem(&fsync_calls, &thread, &call, BPF_NOEXIST);
-	if (error == -EEXIST) {
+	if (!call || (weight > 1 && bpf_get_prandom_u32() % weight))
+		return;
+	if (call->thread && call->attachment == attachment)
 		lose(LOST_FSYNC_END);
-		error = bpf_map_update_elem(&fsync_calls, &thread, &call, BPF_ANY);
-	}
-	if (error)
-		lose(error == -E2BIG ? LOST_FSYNC_THREADS_FULL : LOST_FSYNC_BUSY);
-	add_time(h, call.begin_ns);
+	call->begin_ns = now;
+	call->thread = thread;
+	call->attachment = attachment;
+	call->weight = weight;
+	call->file = no_file;
+	if (file)
+		read_name(&call->file, file);
+}
+
+static __always_inline int at_begin(struct file *file)
+{
+	__u64 now = bpf_ktime_get_ns();
+	struct hits *h = hit(FSYNC_BEGINS);
+
+	begin_call(file, now);
+	add_time(h, now);
 	return 0;
 }
 
@@ -103,35 +126,33 @@ static __always_inline struct fsyncs *fsyncs_of(const struct fsync_file *file)
 	return all ? all : entry_of(&fsync_files, &no_file, &no_fsyncs, &error);
 }
 
-static __always_inline void add(const struct fsync_file *file, __u64 ns)
+static __always_inline void add(const struct fsync_call *call, __u64 ns)
 {
-	struct fsyncs *all = fsyncs_of(file);
+	struct fsyncs *all = fsyncs_of(&call->file);
 	__u32 bucket = bucket_of(ns);
 
 	if (!all) {
 		lose(LOST_FSYNC_BUSY);
 		return;
 	}
-	__sync_fetch_and_add(&all->sum_ns, ns);
-	__sync_fetch_and_add(&all->count, 1);
+	__sync_fetch_and_add(&all->sum_ns, call->weight * ns);
+	__sync_fetch_and_add(&all->count, call->weight);
 	if (bucket < BUCKETS)
-		__sync_fetch_and_add(&all->buckets[bucket], 1);
+		__sync_fetch_and_add(&all->buckets[bucket], call->weight);
 	raise_maximum(&all->max_ns, ns);
 }
 
 static __always_inline int at_end(void)
 {
 	__u64 now = bpf_ktime_get_ns();
-	__u32 thread = bpf_get_current_pid_tgid();
 	struct hits *h = hit(FSYNC_ENDS);
-	struct fsync_call *call = bpf_map_lookup_elem(&fsync_calls, &thread);
+	__u32 thread = bpf_get_current_pid_tgid();
+	struct fsync_call *call = place_of(thread);
 
-	/* Otherwise it has begun before this program was attached. */
-	if (call) {
-		struct fsync_call ended = *call;
-
-		bpf_map_delete_elem(&fsync_calls, &thread);
-		add(&ended.file, now - ended.begin_ns);
+	if (call && call->thread == thread) {
+		call->thread = 0;
+		if (call->attachment == attachment)
+			add(call, now - call->begin_ns);
 	}
 	add_time(h, now);
 	return 0;

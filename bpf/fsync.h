@@ -9,8 +9,8 @@
 enum fsync_limit {
 	/* Names of files that are counted at the same time. */
 	MAX_FSYNC_FILES = 1024,
-	/* Threads that flush at the same time. */
-	MAX_FSYNC_THREADS = 4096,
+	/* Places for threads that flush at the same time. */
+	FSYNC_PLACES = 4096,
 	/* What is kept of a file's name, with the zero at its end. */
 	FSYNC_NAME = 64,
 };
@@ -31,6 +31,12 @@ struct fsync_file {
 /* A thread's call that has not ended. */
 struct fsync_call {
 	__u64 begin_ns;
+	/* The thread; 0: none is there. */
+	__u32 thread;
+	/* The attachment that has seen its beginning. */
+	__u32 attachment;
+	/* For how many calls it stands. */
+	__u64 weight;
 	struct fsync_file file;
 };
 
@@ -44,11 +50,10 @@ struct fsyncs {
 
 /* What could not be counted. */
 enum fsync_lost {
-	/* More threads flush than there is room for. */
-	LOST_FSYNC_THREADS_FULL,
 	/* Something else changed the same place at the same moment. */
 	LOST_FSYNC_BUSY,
-	/* The kernel did not show that a call has ended: more threads flush than it follows. */
+	/* The end of a call was not seen: the kernel does not follow so many threads at a time, or
+	 * another thread took the place. */
 	LOST_FSYNC_END,
 	FSYNC_LOST_CAUSES,
 };

@@ -54,7 +54,6 @@ enum futex_op {
 
 enum errno {
 	EAGAIN = 11,
-	EEXIST = 17,
 };
 
 /* Kernels before 5.15 have no attach cookies; the flavor lets the program check. */

@@ -153,7 +153,7 @@ fn files_have_a_line_while_threads_wait_for_them() {
     let data = |ticks, file| file_waits("innodb/innodb_data_file", FileOperation::Read, file, 50_000_000 * ticks);
     let with = |ticks| {
         let waits = vec![log(ticks), data(3 * ticks, "shop/orders.ibd"), data(ticks, "shop/items.ibd")];
-        Snapshot { files: files::Figures { waits }, ..busy(ticks) }
+        Snapshot { files: files::Figures { waits }, fsync: fsync::Figures::default(), ..busy(ticks) }
     };
     let line = "\nfiles: innodb_log_file sync ~300ms/s · innodb_data_file read ~200ms/s, 75% shop/orders.ibd\n";
     let table = rendered(&with(60), Some(&with(58)), 120, 24).join("\n");

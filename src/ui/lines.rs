@@ -86,8 +86,8 @@ fn blocker_with_statement(blocker: &LockBlocker) -> String {
     }
 }
 
-/// Formats the files for which threads wait, longest first: `innodb_log_file sync 620ms/s in 1.2k calls/s, p99 2.10ms ·
-/// innodb_data_file read ~200ms/s, 80% shop/orders.ibd`. Returns `None` if that is next to nothing.
+/// Formats the files for which threads wait, longest first: `innodb_log_file sync 620ms/s in 1.20k calls/s, p99 2.10ms
+/// · innodb_data_file read ~200ms/s, 80% shop/orders.ibd`. Returns `None` if that is next to nothing.
 pub fn files(interval: &Interval) -> Option<String> {
     /// The least time that is told, in nanoseconds per second, and the most kinds.
     const LEAST: f64 = 1e7;
@@ -197,7 +197,7 @@ mod tests {
         assert_eq!(file(&TopFiles { mostly: None, ..row.clone() }), "innodb_data_file read ~200ms/s");
         let flushes = Some(Flushes { per_second: 1200.0, p99_ns: 2.1e6 });
         let timed = TopFiles { operation: FileOperation::Sync, flushes, ..row };
-        let expected = "innodb_data_file sync 200ms/s in 1.2k calls/s, p99 2.10ms, 80% shop/orders.ibd";
+        let expected = "innodb_data_file sync 200ms/s in 1.20k calls/s, p99 2.10ms, 80% shop/orders.ibd";
         assert_eq!(file(&timed), expected);
     }
 

@@ -5,7 +5,7 @@ use std::mem::MaybeUninit;
 
 use anyhow::{Context, Result};
 use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
-use libbpf_rs::{MapCore, MapHandle, ProgramMut};
+use libbpf_rs::{MapHandle, ProgramMut};
 use parking_lot::Mutex;
 use strum::{EnumIter, IntoEnumIterator};
 
@@ -22,8 +22,7 @@ use crate::server::Target;
 use crate::symbols::Arch;
 
 /// The names of the causes in `enum fsync_lost`, in its order.
-const LOST: [&str; types::fsync_lost::FSYNC_LOST_CAUSES.0 as usize] =
-    ["fsync_threads_full", "fsync_busy", "fsync_end_not_seen"];
+const LOST: [&str; types::fsync_lost::FSYNC_LOST_CAUSES.0 as usize] = ["fsync_busy", "fsync_end_not_seen"];
 
 /// The probes of `enum fsync_probe`, in its order.
 const PROBES: [&str; types::fsync_probe::FSYNC_PROBES.0 as usize] = ["fsync:begin", "fsync:end"];
@@ -31,13 +30,15 @@ const PROBES: [&str; types::fsync_probe::FSYNC_PROBES.0 as usize] = ["fsync:begi
 /// The system calls.
 const CALLS: [&str; 2] = ["fsync", "fdatasync"];
 
+/// At least one of so many calls is timed.
+const MOST_ONE_IN: u32 = 64;
+
 /// Beyond so many names, what was counted is taken out of the map, to make room for new ones.
 const MOST_NAMES: usize = types::fsync_limit::MAX_FSYNC_FILES.0 as usize / 2;
 
 /// The programs on one server.
 pub(super) struct FsyncProbes {
     attached: Mutex<Attached>,
-    calls: MapHandle,
     files: MapHandle,
     hits: MapHandle,
     lost: MapHandle,
@@ -87,7 +88,6 @@ impl FsyncProbes {
         choose(&mut open, arch, is_traceable)?;
         let skel = open.load().context("loading the programs into the kernel")?;
         let probes = FsyncProbes {
-            calls: MapHandle::try_from(&skel.maps.fsync_calls)?,
             files: MapHandle::try_from(&skel.maps.fsync_files)?,
             hits: MapHandle::try_from(&skel.maps.hits)?,
             lost: MapHandle::try_from(&skel.maps.lost_fsyncs)?,
@@ -161,14 +161,17 @@ impl Probes for FsyncProbes {
     fn attach_again(&self) {
         let mut attached = self.attached.lock();
         if attached.links.is_empty() {
+            attached.vary(|data| data.attachment = data.attachment.wrapping_add(1));
             attached.attach();
         }
     }
 
+    fn adapt(&self, part: f64) {
+        self.attached.lock().vary(|data| data.one_in = timed_next(data.one_in, part));
+    }
+
     fn detach(&self) {
         detach_all(std::mem::take(&mut self.attached.lock().links));
-        let threads: Vec<Vec<u8>> = self.calls.keys().collect();
-        threads.iter().for_each(|thread| _ = self.calls.delete(thread));
     }
 
     fn are_attached(&self) -> bool {
@@ -195,6 +198,13 @@ impl Probes for FsyncProbes {
 }
 
 impl Attached {
+    /// Changes what the programs read while they run.
+    fn vary(&mut self, change: impl FnOnce(&mut types::data)) {
+        if let Some(data) = self.skel.maps.data_data.as_deref_mut() {
+            change(data);
+        }
+    }
+
     /// Attaches the programs by the cheapest means that the kernel offers.
     fn attach(&mut self) {
         let mut refused = None;
@@ -242,6 +252,17 @@ impl Attached {
             (&self.skel.progs.ext4_begins, "ext4_sync_file_enter"),
         ];
         programs.into_iter().map(|(program, event)| program.attach_raw_tracepoint(event).map(Link::from)).collect()
+    }
+}
+
+/// Returns of how many calls one is timed from now on, if so far it was one of `one_in`, and if the programs took this
+/// part of what they may take. Each step halves or doubles the cost, roughly, so the bounds are further apart than
+/// that.
+fn timed_next(one_in: u32, part: f64) -> u32 {
+    match part {
+        0.8.. => (2 * one_in).min(MOST_ONE_IN),
+        ..0.2 => (one_in / 2).max(1),
+        _ => one_in,
     }
 }
 
@@ -296,4 +317,32 @@ fn event(name: &str) -> &'static str {
 
 fn histogram(calls: &types::fsyncs) -> Histogram {
     Histogram { buckets: calls.buckets, count: calls.count, sum_ns: calls.sum_ns, max_ns: calls.max_ns }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::catalog::REDO_LOG;
+
+    #[test]
+    fn where_all_would_be_too_many_some_are_timed() {
+        let mut one_in = 1;
+        let steps: Vec<u32> = [0.5, 0.9, 3.0, 0.5, 0.1, 0.1, 0.1]
+            .map(|part| {
+                one_in = timed_next(one_in, part);
+                one_in
+            })
+            .to_vec();
+        assert_eq!(steps, [1, 2, 4, 4, 2, 1, 1]);
+        assert_eq!(timed_next(MOST_ONE_IN, 9.0), MOST_ONE_IN);
+        assert_eq!(timed_next(4, f64::NAN), 4);
+    }
+
+    #[test]
+    fn names_say_what_files_are_for_also_without_their_beginning() {
+        let long = format!("{}#p#p0.ibd", "x".repeat(80));
+        let names = ["ib_logfile0", &long[long.len() - 63..], "socket:[7]", ""];
+        let data = "wait/io/file/innodb/innodb_data_file";
+        assert_eq!(names.map(event), [REDO_LOG, data, FileWaits::UNKNOWN, FileWaits::UNKNOWN]);
+    }
 }

@@ -88,11 +88,22 @@ impl Rest {
         self.phase
     }
 
+    /// Returns the part that the probes took of what they may take since the last call of [`Rest::look`].
+    pub fn part_taken(&self, now: Used) -> f64 {
+        (now.charged_ns - self.last.charged_ns) / self.earned(now)
+    }
+
+    /// Returns what the probes may take for the time since the last call, in nanoseconds.
+    fn earned(&self, now: Used) -> f64 {
+        let ns = now.at.saturating_duration_since(self.last.at).as_nanos() as f64;
+        let server_ns = now.server_ns.saturating_sub(self.last.server_ns) as f64;
+        self.share * server_ns.max(LEAST_CPUS * ns)
+    }
+
     /// Takes what the probes cost since the last call from what they may take. Returns whether there was enough.
     fn pay(&mut self, now: Used) -> bool {
         let ns = now.at.saturating_duration_since(self.last.at).as_nanos() as f64;
-        let server_ns = now.server_ns.saturating_sub(self.last.server_ns) as f64;
-        let more = self.share * server_ns.max(LEAST_CPUS * ns);
+        let more = self.earned(now);
         let most = more * BURST.as_nanos() as f64 / ns.max(1.0);
         self.left_ns = (self.left_ns + more).min(most) - (now.charged_ns - self.last.charged_ns);
         self.last = now;
@@ -133,6 +144,18 @@ mod tests {
             }
             self.rest.phase()
         }
+    }
+
+    #[test]
+    fn the_part_that_is_taken_is_that_of_their_share() {
+        let mut load = Load::new(0.005);
+        let mut later = load.now;
+        later.at += INTERVAL;
+        later.server_ns = 2 * INTERVAL.as_nanos() as u64;
+        later.charged_ns = 0.004 * later.server_ns as f64;
+        assert!((load.rest.part_taken(later) - 0.8).abs() < 1e-9);
+        load.rest.look(later);
+        assert!(load.rest.part_taken(later).is_nan(), "no time has passed");
     }
 
     const HOUR: Duration = Duration::from_secs(3600);

@@ -43,7 +43,6 @@ struct {
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, MAX_FSYNC_FILES);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__type(key, struct fsync_file);
 	__type(value, struct fsyncs);
 } fsync_files SEC(".maps");
@@ -58,12 +57,13 @@ struct {
 static const struct fsyncs no_fsyncs;
 static const struct fsync_file no_file;
 
-static __always_inline void lose(__u32 cause)
+/* Counts the loss of a call that stands for so many. */
+static __always_inline void lose(__u32 cause, __u64 weight)
 {
 	__u64 *n = bpf_map_lookup_elem(&lost_fsyncs, &cause);
 
 	if (n)
-		__sync_fetch_and_add(n, 1);
+		__sync_fetch_and_add(n, weight);
 }
 
 /* Reads the name of a file, or the end of the name. */
@@ -93,11 +93,18 @@ static __always_inline void begin_call(struct file *file, __u64 now)
 	__u32 thread = bpf_get_current_pid_tgid();
 	struct fsync_call *call = place_of(thread);
 	__u32 weight = one_in;
+	bool is_chosen = weight <= 1 || bpf_get_prandom_u32() % weight == 0;
 
-	if (!call || (weight > 1 && bpf_get_prandom_u32() % weight))
+	if (!call)
 		return;
-	if (call->thread && call->attachment == attachment)
-		lose(LOST_FSYNC_END);
+	/* The end of this call must not be taken for that of an earlier one. */
+	if (call->thread && (is_chosen || call->thread == thread)) {
+		if (call->attachment == attachment)
+			lose(LOST_FSYNC_END, call->weight);
+		call->thread = 0;
+	}
+	if (!is_chosen)
+		return;
 	call->begin_ns = now;
 	call->thread = thread;
 	call->attachment = attachment;
@@ -132,7 +139,7 @@ static __always_inline void add(const struct fsync_call *call, __u64 ns)
 	__u32 bucket = bucket_of(ns);
 
 	if (!all) {
-		lose(LOST_FSYNC_BUSY);
+		lose(LOST_FSYNC_BUSY, call->weight);
 		return;
 	}
 	__sync_fetch_and_add(&all->sum_ns, call->weight * ns);
@@ -140,6 +147,15 @@ static __always_inline void add(const struct fsync_call *call, __u64 ns)
 	if (bucket < BUCKETS)
 		__sync_fetch_and_add(&all->buckets[bucket], call->weight);
 	raise_maximum(&all->max_ns, ns);
+}
+
+static __always_inline void end_call(const struct fsync_call *ended, __u32 thread, __u64 now)
+{
+	/* Otherwise another thread was taking the place while it was read. */
+	if (ended->thread == thread && ended->begin_ns <= now)
+		add(ended, now - ended->begin_ns);
+	else
+		lose(LOST_FSYNC_END, ended->weight);
 }
 
 static __always_inline int at_end(void)
@@ -150,9 +166,12 @@ static __always_inline int at_end(void)
 	struct fsync_call *call = place_of(thread);
 
 	if (call && call->thread == thread) {
+		/* Another thread may take the place from now on. */
+		struct fsync_call ended = *call;
+
 		call->thread = 0;
-		if (call->attachment == attachment)
-			add(call, now - call->begin_ns);
+		if (ended.attachment == attachment)
+			end_call(&ended, thread, now);
 	}
 	add_time(h, now);
 	return 0;

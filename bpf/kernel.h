@@ -39,7 +39,6 @@ enum {
 };
 
 enum map_flag {
-	BPF_F_NO_PREALLOC = 1 << 0,
 	BPF_F_MMAPABLE = 1 << 10,
 };
 

@@ -25,6 +25,9 @@ use crate::worker::Worker;
 /// The interval at which servers are looked at.
 const SECOND: Duration = Duration::from_secs(1);
 
+/// The time after which a dump that could not be written is tried again, if the reason still holds.
+const AGAIN: Duration = Duration::from_secs(30);
+
 /// Why a dump is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Cause {
@@ -144,10 +147,11 @@ impl Writer {
         self.rests.retain(|_, until| now < *until);
         for past in &pasts {
             for cause in self.causes(past, is_asked) {
+                let is_written = self.write(past, cause);
                 if cause != Cause::Asked {
-                    self.rests.insert((name(past), cause), now + self.keep);
+                    let rest = if is_written { self.keep } else { AGAIN.min(self.keep) };
+                    self.rests.insert((name(past), cause), now + rest);
                 }
-                self.write(past, cause);
             }
         }
     }
@@ -181,9 +185,12 @@ impl Writer {
         causes
     }
 
-    /// Writes a dump. The first that fails is told; others are not until one succeeds.
-    fn write(&mut self, past: &Past, cause: Cause) {
-        match self.try_to_write(past, cause) {
+    /// Writes a dump, and returns whether it is written. The first that fails is told; others are not until one
+    /// succeeds.
+    fn write(&mut self, past: &Past, cause: Cause) -> bool {
+        let written = self.try_to_write(past, cause);
+        let is_written = matches!(written, Ok(Some(_)));
+        match written {
             Ok(None) => {}
             Ok(Some((path, length))) => {
                 self.is_failing = false;
@@ -195,6 +202,7 @@ impl Writer {
             Err(why) => tracing::warn!("no dump of {} could be written: {why:#}", name(past)),
         }
         memory::give_back();
+        is_written
     }
 
     /// Returns the file, and the time that it has; `None` if nothing is kept yet.

@@ -93,12 +93,14 @@ impl Measurement for FsyncTimer {
 
     fn collect(&self, costs: Option<&Costs>, snapshot: &mut Snapshot) -> Result<()> {
         let probes = &self.governed.probes;
-        if probes.refused().is_some() {
+        let mut shown = self.shown.lock();
+        let is_refused = probes.refused().is_some();
+        if is_refused && shown.last().is_empty() {
             return Ok(());
         }
         snapshot.probes.extend(self.governed.status(costs)?);
-        let mut shown = self.shown.lock();
-        let (rests, _) = self.governed.rests();
+        // They may also be refused after a pause.
+        let rests = self.governed.rests().0.filter(|_| !is_refused);
         match rests {
             Some(rests) => snapshot.fsync.calls = shown.of(rows(probes.counted()?, probes.sees_all()), rests),
             None => {

@@ -33,7 +33,8 @@ pub(in crate::measure) trait Probes {
     /// Fails when the hits cannot be read.
     fn charged_ns(&self, costs: &Costs) -> Result<f64>;
 
-    /// Called every half second with the part that they took of what they may take since the last time.
+    /// Called every half second while they are attached, with the part that they took of what they may take since the
+    /// last time.
     fn adapt(&self, _part: f64) {}
 
     /// Returns them, in this state, with their hits.
@@ -99,7 +100,7 @@ impl<P: Probes> Governed<P> {
         let before = state.rest.phase();
         let now = used(&self.target, &self.probes, state.costs.as_ref())?;
         state.note_time(before, now.at);
-        if state.costs.is_some() {
+        if state.costs.is_some() && !matches!(before, Phase::Rests(_)) {
             self.probes.adapt(state.rest.part_taken(now));
         }
         match (before, state.rest.look(now)) {

@@ -135,10 +135,14 @@ fn true_flushes(server: &Server) -> Result<Flushes> {
     rows.iter().map(|row| Ok((row[0].clone(), (row[1].parse()?, row[2].parse()?)))).collect()
 }
 
+/// What may be missing or too much: with the default budget one in eight may be timed, which is an error of some 2 % of
+/// the time, and there are several figures.
+const TOLERANCE: std::ops::Range<f64> = 0.9..1.1;
+
 /// The fewest flushes and seconds that can be compared.
 const ENOUGH_FLUSHES: (f64, f64) = (1000.0, 0.2);
 
-/// Each flush is counted and timed. Returns the number of kinds that were compared.
+/// Flushes are counted and timed. Returns the number of kinds that were compared.
 fn flushes_agree(before: &[Flushes; 2], after: &[Flushes; 2]) -> Result<usize> {
     let since = |i: usize, event: &str| {
         let [earlier, later] = [before, after].map(|at| at[i].get(event).copied().unwrap_or_default());
@@ -152,7 +156,7 @@ fn flushes_agree(before: &[Flushes; 2], after: &[Flushes; 2]) -> Result<usize> {
             continue;
         }
         for (ours, theirs) in [(ours.0, theirs.0), (ours.1, theirs.1)] {
-            ensure!((0.95..1.05).contains(&(ours / theirs)), "{event}: {ours}, performance_schema {theirs}");
+            ensure!(TOLERANCE.contains(&(ours / theirs)), "{event}: {ours}, performance_schema {theirs}");
         }
         compared += 1;
     }

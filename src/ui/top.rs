@@ -309,7 +309,7 @@ impl<'a> Interval<'a> {
         rows
     }
 
-    /// Puts the flushes of a kind of files, each of which was timed, in place of what samples showed of them.
+    /// Puts the flushes of a kind of files, which were timed, in place of what samples showed of them.
     fn put_flushes(&self, timed: &Fsyncs, rows: &mut Vec<TopFiles>) {
         let Some(p99_ns) = timed.calls.quantile_ns(0.99) else { return };
         let flushes = Flushes { per_second: timed.calls.count as f64 / self.seconds(), p99_ns };

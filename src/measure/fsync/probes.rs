@@ -256,11 +256,12 @@ impl Attached {
 }
 
 /// Returns of how many calls one is timed from now on, if so far it was one of `one_in`, and if the programs took this
-/// part of what they may take: as many fewer at once as are too many, and twice as many where that leaves room.
+/// part of what they may take: as many fewer at once as are too many, and twice as many where that leaves room, since
+/// that at most doubles the cost. The fewer are timed, the larger is the error.
 fn timed_next(one_in: u32, part: f64) -> u32 {
     match part {
         0.8.. => one_in.saturating_mul((2.0 * part) as u32).max(2 * one_in).min(MOST_ONE_IN),
-        ..0.2 => (one_in / 2).max(1),
+        ..0.4 => (one_in / 2).max(1),
         _ => one_in,
     }
 }
@@ -334,6 +335,7 @@ mod tests {
             .to_vec();
         assert_eq!(steps, [1, 2, 12, 12, 6, 3, 1]);
         assert_eq!(timed_next(MOST_ONE_IN, 9.0), MOST_ONE_IN);
+        assert_eq!(timed_next(MOST_ONE_IN, 0.3), MOST_ONE_IN / 2, "what programs cost that time nothing");
         assert_eq!(timed_next(4, f64::NAN), 4);
     }
 
